@@ -1,0 +1,25 @@
+// NumPy arrays -> views of the core. The face has checked them; here only what memory safety needs is checked again.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "../core/problem.hpp"
+
+namespace headway {
+
+namespace py = pybind11;
+
+ElementKind kind_named(const std::string& name);
+
+// The view of an array of 3 axes (no width) or 4 axes (its last one contiguous). Throws std::invalid_argument where
+// the array is none that the core can read: rank, item size, strides, address, or a read-only output.
+TensorView view_of(const py::array& array, int axes, std::size_t item_size, bool writeable, const char* name);
+
+// Runs `body` without the interpreter lock; it gets a function that says whether a signal handler raised, in which
+// case the Python exception is passed on.
+void run_released(const std::function<void(const std::function<bool()>&)>& body);
+
+}  // namespace headway

@@ -1,0 +1,11 @@
+// One function per topic, called by module.cpp.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace headway {
+
+void bind_attention(pybind11::module_& m);
+void bind_runtime(pybind11::module_& m);
+
+}  // namespace headway

@@ -1,0 +1,14 @@
+// What this machine offers: instruction sets and usable CPUs.
+#pragma once
+
+#include <string_view>
+
+namespace headway {
+
+// Whether this CPU and its operating system run the code compiled for the ISA of that name.
+bool cpu_runs(std::string_view isa);
+
+// CPUs that this process may use: its affinity mask, and the CPU quota of its container rounded up; at least 1.
+int usable_cpus();
+
+}  // namespace headway

@@ -1,0 +1,28 @@
+# One object library per ISA whose probe compiles: kernels_<name>. Sets HEADWAY_ISAS to the names, scalar among them.
+# Adding an ISA: a vec_<name>.hpp, an isa_<name>.cpp, a probe, and a line here (see cpp/README.md).
+include(CheckCXXSourceCompiles)
+
+set(HEADWAY_ISAS scalar)
+set(HEADWAY_FLAGS_scalar "")
+set(HEADWAY_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(HEADWAY_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl ${HEADWAY_FLAGS_avx2})
+
+foreach(isa IN ITEMS avx2 avx512)
+  file(READ ${CMAKE_CURRENT_LIST_DIR}/probes/${isa}.cpp probe)
+  string(REPLACE ";" " " CMAKE_REQUIRED_FLAGS "${HEADWAY_FLAGS_${isa}}")
+  check_cxx_source_compiles("${probe}\nint main() { return 0; }" HEADWAY_HAS_${isa})
+  unset(CMAKE_REQUIRED_FLAGS)
+  if(HEADWAY_HAS_${isa})
+    list(APPEND HEADWAY_ISAS ${isa})
+  endif()
+endforeach()
+
+foreach(isa IN LISTS HEADWAY_ISAS)
+  add_library(kernels_${isa} OBJECT ${CMAKE_CURRENT_LIST_DIR}/isa_${isa}.cpp)
+  target_include_directories(kernels_${isa} PRIVATE ${CMAKE_CURRENT_LIST_DIR})
+  target_compile_features(kernels_${isa} PRIVATE cxx_std_20)
+  target_compile_options(kernels_${isa} PRIVATE ${HEADWAY_FLAGS_${isa}} ${HEADWAY_WARNINGS}
+    -O3 -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti -fno-lto)
+  set_target_properties(kernels_${isa} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+    INTERPROCEDURAL_OPTIMIZATION OFF)
+endforeach()

@@ -1,0 +1,67 @@
+// The one header through which the core sees the kernels: plain C types, no templates, no inline functions.
+// Every ISA exports one KernelTable; all else in this folder has internal linkage.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace headway {
+
+enum class ElementKind : std::int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
+inline constexpr int kNumElementKinds = 4;
+
+// What store_scores writes for each (query row, key).
+enum class ScoreStage : std::int32_t {
+  kScaled,   // scale * q.k, whether or not the row may see the key
+  kMasked,   // the same, -inf where the key is hidden
+  kWeights,  // exp(score - lse), 0 where the key is hidden; needs the spans attended first
+};
+
+// A block of query rows that share one key head of one batch entry. Row r is query head r % group of the group
+// and token r / group, so that the heads of a group fill the vector lanes together. Strides count elements.
+struct AttentionTask {
+  const void* q;    // (num_queries, group, head_dim)
+  const void* k;    // (num_keys, head_dim)
+  const void* v;    // (num_keys, value_dim)
+  void* out;        // (num_queries, group, value_dim), or (num_queries, group, num_keys) for store_scores
+  std::ptrdiff_t q_token_stride, q_head_stride;
+  std::ptrdiff_t k_token_stride, v_token_stride;
+  std::ptrdiff_t out_token_stride, out_head_stride;
+  std::int64_t group, num_keys, head_dim, value_dim;
+  std::int64_t first_row, num_rows;  // num_rows <= KindKernels::rows_per_task
+  std::int64_t first_position;       // key position of token 0: token t sees keys 0 .. first_position + t
+  double scale;
+  bool causal;                       // otherwise every token sees every key
+  bool wide_out;                     // out holds the accumulation type, not the type of q
+  void* workspace;                   // workspace_bytes, 64-byte aligned, kept from begin to finish
+};
+
+// The steps of one task, in order: begin; attend_span for each span of keys, ascending; finish.
+struct KindKernels {
+  std::int64_t rows_per_panel;  // rows that one pass over the keys serves
+  std::int64_t rows_per_task;   // a whole number of panels
+  std::size_t (*workspace_bytes)(std::int64_t head_dim, std::int64_t value_dim);
+  void (*begin)(const AttentionTask& task);
+  void (*attend_span)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end);
+  // Writes the context rows; reference and sum get num_rows values each: lse = ln 2 * (reference + log2(sum)),
+  // and sum = 0 for a row that saw nothing.
+  void (*finish)(const AttentionTask& task, double* reference, double* sum);
+  void (*store_scores)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end, ScoreStage stage);
+};
+
+struct KernelTable {
+  const char* name;
+  KindKernels kinds[kNumElementKinds];  // by ElementKind
+  // 2 * multiply-adds done by `rounds` rounds of independent float32 FMAs in registers: the peak the CPU can reach.
+  double (*fma_burst)(std::int64_t rounds);
+};
+
+// Keys are summed in spans of this many, joined in key order; spans start at multiples of it, whatever the query,
+// so that the bits of a row do not depend on how the work is cut.
+inline constexpr std::int64_t kKeysPerSpan = 1024;
+
+extern const KernelTable kScalarTable;
+extern const KernelTable kAvx2Table;
+extern const KernelTable kAvx512Table;
+
+}  // namespace headway

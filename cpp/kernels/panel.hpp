@@ -1,0 +1,157 @@
+// A panel: up to kPanelVecs vectors of query rows that pass over the keys together; and the workspace of one task,
+// which holds two panels so that a block of keys read once serves both.
+#pragma once
+
+#include "softmax.hpp"
+#include "tile.hpp"
+
+namespace headway {
+namespace {
+
+inline constexpr int kPanelsPerTask = 2;
+inline constexpr int kKeysPerBlock = 256;  // divides kKeysPerSpan; a multiple of every tile's rows but the remainder
+
+template <class Real>
+struct Panel {
+  Real* queries;                  // (head_dim, lanes)
+  Real* limits;                   // (lanes): last key that the row sees, relative to the span
+  Softmax<Real> total, span;      // over the spans so far; over the present one
+  std::int64_t first_row, num_rows;
+  int vecs;                       // lanes = vecs * kLanes; lanes from num_rows on repeat the last row's limit
+  std::int64_t first_limit, last_limit;  // last visible key of the first and the last row, absolute
+};
+
+template <class Real>
+struct Workspace {
+  Panel<Real> panels[kPanelsPerTask];
+  int num_panels;
+  Real* weights;  // (kKeysPerBlock, lanes): weights of one block, or its scores
+  Real* keys;     // (kKeysPerBlock, head_dim): 16-bit keys, widened
+  Real* values;   // (kKeysPerBlock, value_dim): 16-bit values, widened
+  Real* tail;     // (kKeysPerGroup, head_dim): the last keys, padded with zeros to a whole group
+};
+
+// Lays the workspace out in memory of the returned size; without memory (base = nullptr) only counts.
+template <class S>
+std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t head_dim, std::int64_t value_dim,
+                    bool widen) {
+  using Real = typename S::Real;
+  constexpr std::int64_t kLanes = S::kPanelVecs * S::kLanes;
+  std::size_t used = (sizeof(w) + 63) / 64 * 64;
+  const auto take = [&](std::int64_t count) {
+    Real* p = base ? reinterpret_cast<Real*>(base + used) : nullptr;
+    used += (static_cast<std::size_t>(count) * sizeof(Real) + 63) / 64 * 64;
+    return p;
+  };
+  const auto take_state = [&](Softmax<Real>& state) {
+    state.context = take(value_dim * kLanes);
+    state.reference = take(kLanes);
+    state.sum = take(kLanes);
+    state.threshold = take(kLanes);
+  };
+  w.weights = take(kKeysPerBlock * kLanes);
+  for (auto& panel : w.panels) {
+    panel.queries = take(head_dim * kLanes);
+    panel.limits = take(kLanes);
+    take_state(panel.total);
+    take_state(panel.span);
+  }
+  w.tail = take(kKeysPerGroup * head_dim);
+  w.keys = take(widen ? kKeysPerBlock * head_dim : 0);
+  w.values = take(widen ? kKeysPerBlock * value_dim : 0);
+  return used;
+}
+
+template <class S>
+Workspace<typename S::Real>& workspace_of(const AttentionTask& task) {
+  return *static_cast<Workspace<typename S::Real>*>(task.workspace);
+}
+
+// Calls body(Constant<n>) with the number of vectors of a panel as a constant.
+template <int n> struct Constant { static constexpr int value = n; };
+
+template <class S, class Body>
+[[gnu::always_inline]] inline void with_vecs(int vecs, const Body& body) {
+  if (vecs == 1) {
+    body(Constant<1>{});
+  } else if (vecs == 2) {
+    body(Constant<2>{});
+  } else if constexpr (S::kPanelVecs > 2) {
+    body(Constant<S::kPanelVecs>{});
+  }
+}
+
+// Last key that token sees, -1 if none.
+inline std::int64_t last_visible_key(const AttentionTask& task, std::int64_t token) {
+  const std::int64_t last = task.num_keys - 1;
+  if (!task.causal) return last;
+  const std::int64_t limit = task.first_position + token;
+  return limit < -1 ? -1 : limit > last ? last : limit;
+}
+
+// Cuts the task's rows into panels and packs their queries: rows (head_dim) -> lanes of queries (head_dim, lanes).
+template <class S, class Element>
+void begin_task(const AttentionTask& task) {
+  auto& w = workspace_of<S>(task);
+  lay_out<S>(w, static_cast<char*>(task.workspace), task.head_dim, task.value_dim, sizeof(Element) == 2);
+  w.num_panels = 0;
+  std::int64_t rows_left = task.num_rows;
+  RowCursor row(task.first_row, task.group);
+  for (auto& panel : w.panels) {
+    if (rows_left <= 0) break;
+    ++w.num_panels;
+    panel.first_row = task.first_row + task.num_rows - rows_left;
+    const std::int64_t most = S::kPanelVecs * S::kLanes;
+    panel.num_rows = rows_left < most ? rows_left : most;
+    panel.vecs = panel.num_rows <= S::kLanes ? 1 : panel.num_rows <= 2 * S::kLanes ? 2 : S::kPanelVecs;
+    const int lanes = panel.vecs * S::kLanes;
+    panel.first_limit = last_visible_key(task, row.token);
+    for (int lane = 0; lane < lanes; lane += S::kLanes) {
+      const Element* rows[S::kLanes] = {};
+      int count = 0;
+      for (; count < S::kLanes && lane + count < panel.num_rows; ++count) {
+        panel.last_limit = last_visible_key(task, row.token);
+        rows[count] = static_cast<const Element*>(task.q) + row.offset(task.q_token_stride, task.q_head_stride);
+        row.next();
+      }
+      load_transposed<S>(rows, count, task.head_dim, panel.queries + lane, lanes);
+    }
+    panel.total.reset(lanes);
+    rows_left -= panel.num_rows;
+  }
+}
+
+// Writes the limits of the panel's lanes relative to the span. They fit float32 exactly: a span is short.
+template <class S>
+void set_limits(const AttentionTask& task, Panel<typename S::Real>& panel, std::int64_t key_begin) {
+  RowCursor row(panel.first_row, task.group);
+  std::int64_t limit = 0;
+  for (int lane = 0; lane < panel.vecs * S::kLanes; ++lane) {
+    if (lane < panel.num_rows) {
+      limit = last_visible_key(task, row.token) - key_begin;
+      limit = limit < -1 ? -1 : limit > kKeysPerSpan ? kKeysPerSpan : limit;
+      row.next();
+    }
+    panel.limits[lane] = static_cast<typename S::Real>(limit);
+  }
+}
+
+// Lanes of matrix (depth, lanes), times factor (lanes), -> columns [column, column + depth) of the task's output rows.
+template <class S, class Out>
+void store_rows(const AttentionTask& task, const Panel<typename S::Real>& panel, const typename S::Real* matrix,
+                std::int64_t depth, const typename S::Real* factor, std::int64_t column) {
+  RowCursor row(panel.first_row, task.group);
+  const int lanes = panel.vecs * S::kLanes;
+  for (int lane = 0; lane < lanes; lane += S::kLanes) {
+    Out* rows[S::kLanes] = {};
+    int count = 0;
+    for (; count < S::kLanes && lane + count < panel.num_rows; ++count) {
+      rows[count] = static_cast<Out*>(task.out) + row.offset(task.out_token_stride, task.out_head_stride) + column;
+      row.next();
+    }
+    if (count > 0) store_transposed<S>(matrix + lane, lanes, depth, S::load(factor + lane), rows, count);
+  }
+}
+
+}  // namespace
+}  // namespace headway

@@ -1,0 +1,323 @@
+// The loop over tiles: for each block of keys and each panel of queries, scores -> weights -> context.
+//
+// Lanes are queries. Scores S^T (keys, lanes) = K (keys, head_dim) . Q^T (head_dim, lanes), then
+// C^T (value_dim, lanes) += V^T (value_dim, keys) . W^T (keys, lanes): K and V are read where they lie, nothing is
+// reduced across lanes, and at the causal edge whole vectors of lanes are left out.
+//
+// Every sum of a row runs over its own keys in ascending order, one after the other, so that its bits do not depend
+// on the tile shapes below. A key that a row may not see adds nothing to it, not even 0 * v: v may be NaN.
+#pragma once
+
+#include "panel.hpp"
+
+namespace headway {
+namespace {
+
+// One block of keys and values as the tiles read them, in the accumulation type.
+template <class Real>
+struct KeyBlock {
+  const Real* keys;    // (count, head_dim)
+  const Real* values;  // (count, value_dim)
+  const Real* tail;    // (kKeysPerGroup, head_dim): the last, incomplete group, padded
+  std::ptrdiff_t key_stride, value_stride;
+  std::int64_t count;
+  std::int64_t offset;  // of the first key from the span's first
+
+  // The rows of a group of keys; the padded copy where fewer than a whole group are left.
+  const Real* group(std::int64_t key) const { return key + kKeysPerGroup <= count ? keys + key * key_stride : tail; }
+  std::ptrdiff_t group_stride(std::int64_t key, std::int64_t head_dim) const {
+    return key + kKeysPerGroup <= count ? key_stride : head_dim;
+  }
+};
+
+// Rows (count, depth) of 16-bit elements -> (count, depth) in the accumulation type.
+template <class S, class Element>
+void widen_rows(const Element* rows, std::ptrdiff_t stride, std::int64_t count, std::int64_t depth,
+                typename S::Real* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t at = 0; at < depth; at += S::kLanes) {
+      const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
+      S::store_elements(out + i * depth + at, S::load_elements(rows + i * stride + at, n), n);
+    }
+  }
+}
+
+// Keys [begin, begin + count) of the task, ready for the tiles: in place, or widened into the workspace.
+template <class S, class Element>
+KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t begin, std::int64_t count,
+                                      std::int64_t span_begin, bool with_values) {
+  using Real = typename S::Real;
+  auto& w = workspace_of<S>(task);
+  const auto* k = static_cast<const Element*>(task.k) + begin * task.k_token_stride;
+  KeyBlock<Real> block{};
+  block.count = count;
+  block.offset = begin - span_begin;
+  block.tail = w.tail;
+  const std::int64_t whole = count / kKeysPerGroup * kKeysPerGroup;
+  if (whole < count) {
+    for (std::int64_t i = 0; i < kKeysPerGroup * task.head_dim; ++i) w.tail[i] = 0;
+    widen_rows<S>(k + whole * task.k_token_stride, task.k_token_stride, count - whole, task.head_dim, w.tail);
+  }
+  if constexpr (sizeof(Element) == 2) {
+    widen_rows<S>(k, task.k_token_stride, whole, task.head_dim, w.keys);
+    block.keys = w.keys;
+    block.key_stride = task.head_dim;
+    if (with_values) {
+      const auto* v = static_cast<const Element*>(task.v) + begin * task.v_token_stride;
+      widen_rows<S>(v, task.v_token_stride, count, task.value_dim, w.values);
+    }
+    block.values = w.values;
+    block.value_stride = task.value_dim;
+  } else {
+    block.keys = k;
+    block.key_stride = task.k_token_stride;
+    block.values = with_values ? static_cast<const Element*>(task.v) + begin * task.v_token_stride : nullptr;
+    block.value_stride = task.v_token_stride;
+  }
+  return block;
+}
+
+// What a tile needs to know beside its registers.
+template <class Real>
+struct TileArgs {
+  const AttentionTask* task;
+  const KeyBlock<Real>* block;
+  const Panel<Real>* panel;
+  Softmax<Real>* state;
+  Real* weights;  // (kKeysPerBlock, lanes)
+  Real scale2;    // scale * log2(e)
+};
+
+// Scores of kRows keys from `key` on (in the block) for the vectors kFirst .. kVecs - 1 of the panel, and from them
+// the weights: the exponential follows the product while the scores are still in registers.
+template <class S, int kVecs, int kFirst, int kRows, bool kMasked>
+[[gnu::noinline]] void weigh_keys(const TileArgs<typename S::Real>& args, std::int64_t key) {
+  using Real = typename S::Real;
+  using Vec = typename S::Vec;
+  constexpr int kWide = kVecs - kFirst;
+  constexpr int kLanes = kVecs * S::kLanes;
+  constexpr int kLane = kFirst * S::kLanes;
+  const Panel<Real>& panel = *args.panel;
+  const std::int64_t head_dim = args.task->head_dim;
+
+  Vec acc[kRows][kWide];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kWide; ++j) acc[i][j] = S::zero();
+  }
+  multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
+                                 panel.queries + kLane, kLanes, head_dim);
+
+  const Vec scale2 = S::set1(args.scale2);
+#pragma GCC unroll 16
+  for (int group = 0; group < kRows; group += kKeysPerGroup) {
+    Vec x[kKeysPerGroup][kWide];
+    const auto subtract_reference = [&] {
+#pragma GCC unroll 16
+      for (int j = 0; j < kWide; ++j) {
+        const Vec reference = S::load(args.state->reference + kLane + j * S::kLanes);
+#pragma GCC unroll 16
+        for (int i = 0; i < kKeysPerGroup; ++i) {
+          x[i][j] = S::fms(acc[group + i][j], scale2, reference);
+          if constexpr (kMasked) {
+            const Vec limit = S::load(panel.limits + kLane + j * S::kLanes);
+            const auto position = static_cast<Real>(args.block->offset + key + group + i);
+            x[i][j] = S::select(S::not_less(limit, S::set1(position)), x[i][j],
+                                S::set1(-static_cast<Real>(__builtin_inf())));
+          }
+        }
+      }
+    };
+    subtract_reference();
+
+    Vec top[kWide];
+    auto raised = S::greater(S::zero(), S::zero());
+#pragma GCC unroll 16
+    for (int j = 0; j < kWide; ++j) {
+      top[j] = S::max(S::max(x[0][j], x[1][j]), S::max(x[2][j], x[3][j]));
+      raised = S::either(raised, S::greater(top[j], S::load(args.state->threshold + kLane + j * S::kLanes)));
+    }
+    if (__builtin_expect(S::any(raised), 0)) {
+      alignas(64) Real highest[kWide * S::kLanes];
+#pragma GCC unroll 16
+      for (int j = 0; j < kWide; ++j) S::store(highest + j * S::kLanes, top[j]);
+      raise_reference<S, kWide>(*args.state, highest, kLane, args.weights, key + group, args.task->value_dim, kLanes);
+      subtract_reference();
+    }
+
+    Real* weights = args.weights + (key + group) * kLanes + kLane;
+#pragma GCC unroll 16
+    for (int j = 0; j < kWide; ++j) {
+      Real* sums = args.state->sum + kLane + j * S::kLanes;
+      Vec sum = S::load(sums);
+#pragma GCC unroll 16
+      for (int i = 0; i < kKeysPerGroup; ++i) {
+        const Vec weight = exp2<S>(x[i][j]);
+        sum = S::add(sum, weight);
+        S::store(weights + i * kLanes + j * S::kLanes, weight);
+      }
+      S::store(sums, sum);
+    }
+  }
+}
+
+// acc (kRows, kVecs) += v (keys, kRows)^T . weights (keys, lanes) over keys [from, edge), of which the lanes of vector
+// kFirst see a part (they are added under their mask), earlier vectors nothing, later vectors all.
+template <class S, int kVecs, int kFirst, int kRows>
+[[gnu::always_inline]] inline void add_edge_keys(typename S::Vec (&acc)[kRows][kVecs],
+                                                 const TileArgs<typename S::Real>& args,
+                                                 const typename S::Real* values, std::int64_t from,
+                                                 std::int64_t count) {
+  using Real = typename S::Real;
+  constexpr int kLanes = kVecs * S::kLanes;
+  const Real* limits = args.panel->limits + kFirst * S::kLanes;
+  std::int64_t edge = static_cast<std::int64_t>(limits[S::kLanes - 1]) + 1 - args.block->offset;
+  edge = edge < count ? edge : count;
+  const auto limit = S::load(limits);
+  std::int64_t key = from;
+  for (; key < edge; ++key) {
+    const auto seen = S::not_less(limit, S::set1(static_cast<Real>(args.block->offset + key)));
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const auto x = S::set1(values[key * args.block->value_stride + i]);
+#pragma GCC unroll 16
+      for (int j = kFirst; j < kVecs; ++j) {
+        const auto weight = S::load(args.weights + key * kLanes + j * S::kLanes);
+        acc[i][j] = j == kFirst ? S::fma_where(seen, x, weight, acc[i][j]) : S::fma(x, weight, acc[i][j]);
+      }
+    }
+  }
+  if constexpr (kFirst + 1 < kVecs) add_edge_keys<S, kVecs, kFirst + 1, kRows>(acc, args, values, key, count);
+}
+
+// Context rows [d, d + kRows) (kRows, lanes) += values (count, kRows)^T . weights (count, lanes). The first `full`
+// keys are seen by every lane.
+template <class S, int kVecs, int kRows>
+[[gnu::noinline]] void add_context(const TileArgs<typename S::Real>& args, std::int64_t d, std::int64_t full,
+                                   std::int64_t count) {
+  constexpr int kLanes = kVecs * S::kLanes;
+  typename S::Real* context = args.state->context + d * kLanes;
+  const typename S::Real* values = args.block->values + d;
+  typename S::Vec acc[kRows][kVecs];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) {
+      acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
+    }
+  }
+  multiply_tile<S, kRows, kVecs>(acc, values, 1, args.block->value_stride, args.weights, kLanes, full);
+  if (full < count) add_edge_keys<S, kVecs, 0, kRows>(acc, args, values, full, count);
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
+  }
+}
+
+// Masked groups: the first vector with a lane that sees the group's first key, as a constant.
+template <class S, int kVecs, int kFirst>
+[[gnu::always_inline]] inline void weigh_edge_group(const TileArgs<typename S::Real>& args, std::int64_t key) {
+  if constexpr (kFirst + 1 < kVecs) {
+    const auto last_limit = args.panel->limits[(kFirst + 1) * S::kLanes - 1];
+    if (last_limit < static_cast<typename S::Real>(args.block->offset + key)) {
+      return weigh_edge_group<S, kVecs, kFirst + 1>(args, key);
+    }
+  }
+  weigh_keys<S, kVecs, kFirst, kKeysPerGroup, true>(args, key);
+}
+
+// Tiles of kRows context rows, then the remainder in ever smaller powers of two.
+template <class S, int kVecs, int kRows>
+[[gnu::always_inline]] inline void add_all_context(const TileArgs<typename S::Real>& args, std::int64_t d,
+                                                   std::int64_t full, std::int64_t count) {
+  for (; d + kRows <= args.task->value_dim; d += kRows) add_context<S, kVecs, kRows>(args, d, full, count);
+  if constexpr (kRows > 1) add_all_context<S, kVecs, kRows / 2>(args, d, full, count);
+}
+
+constexpr int floor_pow2(int n) { return n < 2 ? 1 : 2 * floor_pow2(n / 2); }
+
+// One block of keys for one panel.
+template <class S, int kVecs>
+void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begin) {
+  constexpr int kScoreRows = S::kAccumulators / kVecs / kKeysPerGroup * kKeysPerGroup;
+  constexpr int kContextRows = floor_pow2(S::kAccumulators / kVecs);
+  const auto& panel = *args.panel;
+  const std::int64_t begin = span_begin + args.block->offset;
+  const auto clamp = [&](std::int64_t n) { return n < 0 ? 0 : n > args.block->count ? args.block->count : n; };
+  const std::int64_t count = clamp(panel.last_limit + 1 - begin);  // seen by some lane
+  const std::int64_t full = clamp(panel.first_limit + 1 - begin);  // seen by every lane
+  if (count == 0) return;
+
+  std::int64_t key = 0;
+  for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false>(args, key);
+  for (; key + kKeysPerGroup <= full; key += kKeysPerGroup) weigh_keys<S, kVecs, 0, kKeysPerGroup, false>(args, key);
+  for (; key < count; key += kKeysPerGroup) weigh_edge_group<S, kVecs, 0>(args, key);
+  add_all_context<S, kVecs, kContextRows>(args, 0, full, count);
+  args.state->started = true;
+}
+
+// Keys [key_begin, key_end), one span, for every panel of the task.
+template <class S, class Element>
+void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
+  using Real = typename S::Real;
+  auto& w = workspace_of<S>(task);
+  std::int64_t visible_end = 0;
+  for (int p = 0; p < w.num_panels; ++p) {
+    auto& panel = w.panels[p];
+    set_limits<S>(task, panel, key_begin);
+    if (panel.total.started) panel.span.reset(panel.vecs * S::kLanes);
+    visible_end = panel.last_limit + 1 > visible_end ? panel.last_limit + 1 : visible_end;
+  }
+  key_end = visible_end < key_end ? visible_end : key_end;
+  bool joins[kPanelsPerTask];
+  for (int p = 0; p < w.num_panels; ++p) joins[p] = w.panels[p].total.started;
+
+  for (std::int64_t begin = key_begin; begin < key_end; begin += kKeysPerBlock) {
+    const std::int64_t count = key_end - begin < kKeysPerBlock ? key_end - begin : kKeysPerBlock;
+    const KeyBlock<Real> block = load_block<S, Element>(task, begin, count, key_begin, task.value_dim > 0);
+    for (int p = 0; p < w.num_panels; ++p) {
+      auto& panel = w.panels[p];
+      TileArgs<Real> args{&task, &block, &panel, joins[p] ? &panel.span : &panel.total, w.weights,
+                          static_cast<Real>(task.scale * 1.4426950408889634074)};
+      with_vecs<S>(panel.vecs, [&](auto vecs) { attend_block<S, decltype(vecs)::value>(args, key_begin); });
+    }
+  }
+  for (int p = 0; p < w.num_panels; ++p) {
+    if (joins[p]) join<S>(w.panels[p].total, w.panels[p].span, task.value_dim, w.panels[p].vecs * S::kLanes);
+  }
+}
+
+// context / sum -> the output rows; a row that saw nothing gives 0.
+template <class S, class Element>
+void finish_task(const AttentionTask& task, double* reference, double* sum) {
+  using Real = typename S::Real;
+  auto& w = workspace_of<S>(task);
+  for (int p = 0; p < w.num_panels; ++p) {
+    auto& panel = w.panels[p];
+    const int lanes = panel.vecs * S::kLanes;
+    for (std::int64_t i = 0; i < panel.num_rows; ++i) {
+      *reference++ = static_cast<double>(panel.total.reference[i]);
+      *sum++ = static_cast<double>(panel.total.sum[i]);
+    }
+    if (!panel.total.started) {
+      for (std::int64_t i = 0; i < task.value_dim * lanes; ++i) panel.total.context[i] = 0;
+    }
+    alignas(64) Real inverse[S::kPanelVecs * S::kLanes];
+    for (int at = 0; at < lanes; at += S::kLanes) {
+      // The sum of a row that has seen a key is at least 1: its largest weight. NaN is no empty row.
+      const auto total = S::load(panel.total.sum + at);
+      const auto empty = S::greater(S::set1(static_cast<Real>(0.5)), total);
+      S::store(inverse + at, S::select(empty, S::zero(), S::div(S::set1(1), total)));
+    }
+    if (task.wide_out) {
+      store_rows<S, Real>(task, panel, panel.total.context, task.value_dim, inverse, 0);
+    } else {
+      store_rows<S, Element>(task, panel, panel.total.context, task.value_dim, inverse, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headway

@@ -1,0 +1,35 @@
+// Gathers one ISA's kernels into its KernelTable.
+#pragma once
+
+#include "peak.hpp"
+#include "scores.hpp"
+
+namespace headway {
+namespace {
+
+template <class S, class Element>
+constexpr KindKernels kernels_of() {
+  return KindKernels{
+      .rows_per_panel = S::kPanelVecs * S::kLanes,
+      .rows_per_task = kPanelsPerTask * S::kPanelVecs * S::kLanes,
+      .workspace_bytes =
+          [](std::int64_t head_dim, std::int64_t value_dim) {
+            Workspace<typename S::Real> w;
+            return lay_out<S>(w, nullptr, head_dim, value_dim, sizeof(Element) == 2);
+          },
+      .begin = begin_task<S, Element>,
+      .attend_span = attend_span<S, Element>,
+      .finish = finish_task<S, Element>,
+      .store_scores = store_scores<S, Element>,
+  };
+}
+
+constexpr KernelTable table_of(const char* name) {
+  return KernelTable{.name = name,
+                     .kinds = {kernels_of<VecF32, float>(), kernels_of<VecF64, double>(), kernels_of<VecF32, Half>(),
+                               kernels_of<VecF32, BFloat16>()},
+                     .fma_burst = fma_burst<VecF32>};
+}
+
+}  // namespace
+}  // namespace headway

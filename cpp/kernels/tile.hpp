@@ -1,0 +1,100 @@
+// Building blocks over one tile: the register-blocked product, and the transposition between rows in memory and
+// lanes in a panel. In a panel the lanes are query rows: a matrix (depth, lanes) holds one value per row and depth.
+#pragma once
+
+#include "kernel_table.hpp"
+
+namespace headway {
+namespace {
+
+// acc (kRows, kVecs vectors) += A (kRows, depth) . B (depth, lanes). A is read where it lies and broadcast element by
+// element: A[i][n] = a[i * a_row_step + n * a_depth_step]. Each sum is one chain of FMAs in ascending depth.
+template <class S, int kRows, int kVecs>
+[[gnu::always_inline]] inline void multiply_tile(typename S::Vec (&acc)[kRows][kVecs], const typename S::Real* a,
+                                                 std::ptrdiff_t a_row_step, std::ptrdiff_t a_depth_step,
+                                                 const typename S::Real* b, std::ptrdiff_t b_depth_step,
+                                                 std::int64_t depth) {
+#pragma GCC unroll 4
+  for (std::int64_t n = 0; n < depth; ++n) {
+    typename S::Vec lanes[kVecs];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) lanes[j] = S::load(b + n * b_depth_step + j * S::kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const auto x = S::set1(a[i * a_row_step + n * a_depth_step]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVecs; ++j) acc[i][j] = S::fma(x, lanes[j], acc[i][j]);
+    }
+  }
+}
+
+// r (kLanes, kLanes) -> its transpose: log2(kLanes) rounds that interleave register i with register i + kLanes / 2.
+template <class S>
+[[gnu::always_inline]] inline void transpose(typename S::Vec (&r)[S::kLanes]) {
+  constexpr int kHalf = S::kLanes / 2;
+#pragma GCC unroll 8
+  for (int round = 1; round < S::kLanes; round *= 2) {
+    typename S::Vec t[S::kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kHalf; ++i) {
+      t[2 * i] = S::zip_low(r[i], r[i + kHalf]);
+      t[2 * i + 1] = S::zip_high(r[i], r[i + kHalf]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < S::kLanes; ++i) r[i] = t[i];
+  }
+}
+
+// Walks the rows of a task: row r is token r / group, head r % group.
+struct RowCursor {
+  std::int64_t token, head, group;
+  RowCursor(std::int64_t row, std::int64_t heads) : token(row / heads), head(row % heads), group(heads) {}
+  void next() {
+    if (++head == group) {
+      head = 0;
+      ++token;
+    }
+  }
+  std::ptrdiff_t offset(std::ptrdiff_t token_stride, std::ptrdiff_t head_stride) const {
+    return token * token_stride + head * head_stride;
+  }
+};
+
+// rows[i] (depth), i < count -> lanes i of matrix (depth, lane_stride); lanes from count to kLanes become 0.
+template <class S, class Element>
+void load_transposed(const Element* const (&rows)[S::kLanes], int count, std::int64_t depth,
+                     typename S::Real* matrix, std::ptrdiff_t lane_stride) {
+  for (std::int64_t at = 0; at < depth; at += S::kLanes) {
+    const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
+    typename S::Vec r[S::kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < S::kLanes; ++i) r[i] = i < count ? S::load_elements(rows[i] + at, n) : S::zero();
+    transpose<S>(r);
+#pragma GCC unroll 16
+    for (int i = 0; i < S::kLanes; ++i) {
+      if (i < n) S::store(matrix + (at + i) * lane_stride, r[i]);
+    }
+  }
+}
+
+// Lanes i < count of matrix (depth, lane_stride), times factor, -> rows[i] (depth).
+template <class S, class Element>
+void store_transposed(const typename S::Real* matrix, std::ptrdiff_t lane_stride, std::int64_t depth,
+                      typename S::Vec factor, Element* const (&rows)[S::kLanes], int count) {
+  for (std::int64_t at = 0; at < depth; at += S::kLanes) {
+    const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
+    typename S::Vec r[S::kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < S::kLanes; ++i) {
+      r[i] = i < n ? S::mul(S::load(matrix + (at + i) * lane_stride), factor) : S::zero();
+    }
+    transpose<S>(r);
+#pragma GCC unroll 16
+    for (int i = 0; i < S::kLanes; ++i) {
+      if (i < count) S::store_elements(rows[i] + at, r[i], n);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headway

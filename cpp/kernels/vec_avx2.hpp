@@ -1,0 +1,150 @@
+// The vector wrapper for avx2: AVX2 + FMA + F16C. 16 registers of 256 bits.
+// Register budget of a product tile: 4 x 3 accumulators, 3 lane vectors, 1 broadcast: 16 of 16.
+#pragma once
+
+#include <immintrin.h>
+
+#include "elements.hpp"
+
+namespace headway {
+namespace {
+
+struct VecF32 {
+  using Real = float;
+  using Vec = __m256;
+  using Mask = __m256;  // all bits of a lane set or clear
+  static constexpr int kLanes = 8;
+  static constexpr int kPanelVecs = 3;     // vectors of queries in a panel
+  static constexpr int kAccumulators = 12;
+
+  static Vec zero() { return _mm256_setzero_ps(); }
+  static Vec set1(Real x) { return _mm256_set1_ps(x); }
+  static Vec load(const Real* p) { return _mm256_load_ps(p); }
+  static void store(Real* p, Vec x) { _mm256_store_ps(p, x); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static Vec fms(Vec a, Vec b, Vec c) { return _mm256_fmsub_ps(a, b, c); }
+  static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+  static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+  static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static Mask greater(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+  static Mask not_less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }  // true for NaN
+  static Mask both(Mask a, Mask b) { return _mm256_and_ps(a, b); }
+  static Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
+  static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
+  static Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_ps(b, a, m); }
+  static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }
+
+  // x = n + f with n = floor(x) and 0 <= f < 1: returns f (NaN for -inf).
+  static Vec fraction(Vec x) { return _mm256_sub_ps(x, _mm256_floor_ps(x)); }
+  // p * 2^floor(x) where m, else 0. Adding 1.5 * 2^23 + 127 leaves floor(x) + 127 in the low bits; the product,
+  // unlike a sum of exponents, keeps NaN.
+  static Vec scale_pow2(Mask m, Vec p, Vec x) {
+    const __m256 shifted = _mm256_add_ps(_mm256_floor_ps(x), _mm256_set1_ps(12582912.0f + 127.0f));
+    const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23));
+    return _mm256_and_ps(m, _mm256_mul_ps(p, power));
+  }
+
+  // a0 b0 a1 b1 ... of the lower (upper) halves of a and b.
+  static Vec zip_low(Vec a, Vec b) {
+    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
+  }
+  static Vec zip_high(Vec a, Vec b) {
+    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
+  }
+
+  static __m256i first(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+
+  // The first n of eight 16-bit values; there is no masked load of that width.
+  template <class Element>
+  static __m128i load_16bit(const Element* p, int n) {
+    if (n == kLanes) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    alignas(16) Element padded[kLanes] = {};
+    for (int i = 0; i < n; ++i) padded[i] = p[i];
+    return _mm_load_si128(reinterpret_cast<const __m128i*>(padded));
+  }
+  template <class Element>
+  static void store_16bit(Element* p, __m128i x, int n) {
+    if (n == kLanes) return _mm_storeu_si128(reinterpret_cast<__m128i*>(p), x);
+    alignas(16) Element padded[kLanes];
+    _mm_store_si128(reinterpret_cast<__m128i*>(padded), x);
+    for (int i = 0; i < n; ++i) p[i] = padded[i];
+  }
+
+  // The first n elements, widened; the other lanes are 0.
+  static Vec load_elements(const float* p, int n) {
+    return n == kLanes ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, first(n));
+  }
+  static Vec load_elements(const Half* p, int n) { return _mm256_cvtph_ps(load_16bit(p, n)); }
+  static Vec load_elements(const BFloat16* p, int n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16bit(p, n)), 16));
+  }
+  // The first n lanes, rounded to nearest even.
+  static void store_elements(float* p, Vec x, int n) {
+    if (n == kLanes) return _mm256_storeu_ps(p, x);
+    _mm256_maskstore_ps(p, first(n), x);
+  }
+  static void store_elements(Half* p, Vec x, int n) {
+    store_16bit(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
+  }
+  static void store_elements(BFloat16* p, Vec x, int n) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i wide = _mm256_blendv_epi8(rounded, quiet, is_nan);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(wide, wide), 0x08);
+    store_16bit(p, _mm256_castsi256_si128(packed), n);
+  }
+};
+
+struct VecF64 {
+  using Real = double;
+  using Vec = __m256d;
+  using Mask = __m256d;
+  static constexpr int kLanes = 4;
+  static constexpr int kPanelVecs = 3;
+  static constexpr int kAccumulators = 12;
+
+  static Vec zero() { return _mm256_setzero_pd(); }
+  static Vec set1(Real x) { return _mm256_set1_pd(x); }
+  static Vec load(const Real* p) { return _mm256_load_pd(p); }
+  static void store(Real* p, Vec x) { _mm256_store_pd(p, x); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_pd(a, b, c); }
+  static Vec fms(Vec a, Vec b, Vec c) { return _mm256_fmsub_pd(a, b, c); }
+  static Vec add(Vec a, Vec b) { return _mm256_add_pd(a, b); }
+  static Vec sub(Vec a, Vec b) { return _mm256_sub_pd(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm256_mul_pd(a, b); }
+  static Vec div(Vec a, Vec b) { return _mm256_div_pd(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm256_max_pd(a, b); }
+  static Mask greater(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_GT_OQ); }
+  static Mask not_less(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_NLT_UQ); }
+  static Mask both(Mask a, Mask b) { return _mm256_and_pd(a, b); }
+  static Mask either(Mask a, Mask b) { return _mm256_or_pd(a, b); }
+  static bool any(Mask m) { return _mm256_movemask_pd(m) != 0; }
+  static Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_pd(b, a, m); }
+  static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }
+  static Vec fraction(Vec x) { return _mm256_sub_pd(x, _mm256_floor_pd(x)); }
+  static Vec scale_pow2(Mask m, Vec p, Vec x) {  // as above, with 1.5 * 2^52 + 1023
+    const __m256d shifted = _mm256_add_pd(_mm256_floor_pd(x), _mm256_set1_pd(6755399441055744.0 + 1023.0));
+    const __m256d power = _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52));
+    return _mm256_and_pd(m, _mm256_mul_pd(p, power));
+  }
+  static Vec zip_low(Vec a, Vec b) {
+    return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x20);
+  }
+  static Vec zip_high(Vec a, Vec b) {
+    return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31);
+  }
+  static __m256i first(int n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
+  static Vec load_elements(const double* p, int n) { return _mm256_maskload_pd(p, first(n)); }
+  static void store_elements(double* p, Vec x, int n) { _mm256_maskstore_pd(p, first(n), x); }
+};
+
+}  // namespace
+}  // namespace headway

@@ -1,0 +1,116 @@
+// The vector wrapper for avx512: AVX-512 F + BW + DQ + VL. 32 registers of 512 bits.
+// Register budget of a product tile: 4 x 4 accumulators, 4 lane vectors, 1 broadcast (folded into the FMA): 21 of 32.
+#pragma once
+
+#include <immintrin.h>
+
+#include "elements.hpp"
+
+namespace headway {
+namespace {
+
+struct VecF32 {
+  using Real = float;
+  using Vec = __m512;
+  using Mask = __mmask16;
+  static constexpr int kLanes = 16;
+  static constexpr int kPanelVecs = 4;     // vectors of queries in a panel
+  static constexpr int kAccumulators = 16;
+
+  static Vec zero() { return _mm512_setzero_ps(); }
+  static Vec set1(Real x) { return _mm512_set1_ps(x); }
+  static Vec load(const Real* p) { return _mm512_load_ps(p); }
+  static void store(Real* p, Vec x) { _mm512_store_ps(p, x); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+  static Mask not_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }  // true for NaN
+  static Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
+  static Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
+  static bool any(Mask m) { return m != 0; }
+  static Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_mov_ps(b, m, a); }
+  static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return _mm512_mask3_fmadd_ps(a, b, c, m); }  // else c
+
+  // x = n + f with n = floor(x) and 0 <= f < 1: returns f (0 for -inf).
+  static Vec fraction(Vec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+  // p * 2^floor(x) where m, else 0.
+  static Vec scale_pow2(Mask m, Vec p, Vec x) { return _mm512_maskz_scalef_ps(m, p, x); }
+
+  // a0 b0 a1 b1 ... of the lower (upper) halves of a and b.
+  static Vec zip_low(Vec a, Vec b) {
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), b);
+  }
+  static Vec zip_high(Vec a, Vec b) {
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
+  }
+
+  static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+
+  // The first n elements, widened; the other lanes are 0.
+  static Vec load_elements(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  static Vec load_elements(const Half* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p)); }
+  static Vec load_elements(const BFloat16* p, int n) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  // The first n lanes, rounded to nearest even.
+  static void store_elements(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }
+  static void store_elements(Half* p, Vec x, int n) {
+    _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static void store_elements(BFloat16* p, Vec x, int n) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+    rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+    _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtepi32_epi16(rounded));
+  }
+};
+
+struct VecF64 {
+  using Real = double;
+  using Vec = __m512d;
+  using Mask = __mmask8;
+  static constexpr int kLanes = 8;
+  static constexpr int kPanelVecs = 4;
+  static constexpr int kAccumulators = 16;
+
+  static Vec zero() { return _mm512_setzero_pd(); }
+  static Vec set1(Real x) { return _mm512_set1_pd(x); }
+  static Vec load(const Real* p) { return _mm512_load_pd(p); }
+  static void store(Real* p, Vec x) { _mm512_store_pd(p, x); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_pd(a, b, c); }
+  static Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_pd(a, b, c); }
+  static Vec add(Vec a, Vec b) { return _mm512_add_pd(a, b); }
+  static Vec sub(Vec a, Vec b) { return _mm512_sub_pd(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm512_mul_pd(a, b); }
+  static Vec div(Vec a, Vec b) { return _mm512_div_pd(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm512_max_pd(a, b); }
+  static Mask greater(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
+  static Mask not_less(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_NLT_UQ); }
+  static Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
+  static Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
+  static bool any(Mask m) { return m != 0; }
+  static Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_mov_pd(b, m, a); }
+  static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return _mm512_mask3_fmadd_pd(a, b, c, m); }
+  static Vec fraction(Vec x) { return _mm512_reduce_pd(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+  static Vec scale_pow2(Mask m, Vec p, Vec x) { return _mm512_maskz_scalef_pd(m, p, x); }
+  static Vec zip_low(Vec a, Vec b) {
+    return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), b);
+  }
+  static Vec zip_high(Vec a, Vec b) {
+    return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b);
+  }
+  static __mmask8 first(int n) { return static_cast<__mmask8>((1u << n) - 1u); }
+  static Vec load_elements(const double* p, int n) { return _mm512_maskz_loadu_pd(first(n), p); }
+  static void store_elements(double* p, Vec x, int n) { _mm512_mask_storeu_pd(p, first(n), x); }
+};
+
+}  // namespace
+}  // namespace headway

@@ -1,0 +1,219 @@
+// Runs every kernel on buffers that end right before an unreadable page, and on buffers that begin right after one:
+// a single byte read or written outside ends the process. The results are compared with plain loops in double.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "../core/attention.hpp"
+#include "../core/dispatch.hpp"
+#include "../core/parallel.hpp"
+#include "../kernels/elements.hpp"
+
+namespace {
+
+using namespace headway;
+
+// Memory between two unreadable pages, placed against the one or the other.
+class Guarded {
+ public:
+  Guarded(std::size_t bytes, bool at_end) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t body = (bytes + page - 1) / page * page;
+    size_ = body + 2 * page;
+    base_ = static_cast<char*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (base_ == MAP_FAILED || mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0) {
+      std::perror("mmap");
+      std::abort();
+    }
+    data_ = base_ + page + (at_end ? body - bytes : 0);
+  }
+  ~Guarded() { munmap(base_, size_); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  char* data() const { return data_; }
+
+ private:
+  char* base_;
+  char* data_;
+  std::size_t size_;
+};
+
+std::size_t size_of(ElementKind kind) {
+  return kind == ElementKind::kFloat64 ? 8 : kind == ElementKind::kFloat32 ? 4 : 2;
+}
+
+double read(const char* p, ElementKind kind, std::int64_t i) {
+  switch (kind) {
+    case ElementKind::kFloat64: return reinterpret_cast<const double*>(p)[i];
+    case ElementKind::kFloat32: return static_cast<double>(reinterpret_cast<const float*>(p)[i]);
+    case ElementKind::kFloat16: return static_cast<double>(widen(reinterpret_cast<const Half*>(p)[i]));
+    case ElementKind::kBFloat16: return static_cast<double>(widen(reinterpret_cast<const BFloat16*>(p)[i]));
+  }
+  return 0;
+}
+
+void write(char* p, ElementKind kind, std::int64_t i, double x) {
+  switch (kind) {
+    case ElementKind::kFloat64: reinterpret_cast<double*>(p)[i] = x; break;
+    case ElementKind::kFloat32: reinterpret_cast<float*>(p)[i] = static_cast<float>(x); break;
+    case ElementKind::kFloat16: narrow(static_cast<float>(x), reinterpret_cast<Half*>(p)[i]); break;
+    case ElementKind::kBFloat16: narrow(static_cast<float>(x), reinterpret_cast<BFloat16*>(p)[i]); break;
+  }
+}
+
+struct Shape {
+  std::int64_t heads, kv_heads, queries, keys, head_dim, value_dim;
+};
+
+// Multiples of 1/16 below 1 in size: exact in every type. A plain generator, the same on every machine.
+void fill(char* p, ElementKind kind, std::int64_t count, std::uint32_t seed) {
+  std::uint32_t state = seed * 2654435761u + 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    write(p, kind, i, (static_cast<double>(state >> 27) - 15.5) / 16);
+  }
+}
+
+// Largest difference from plain loops.
+double difference(const Shape& s, ElementKind kind, bool causal, const char* q, const char* k, const char* v,
+                  const char* out, const char* lse) {
+  double worst = 0;
+  const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
+  std::vector<double> weights(static_cast<std::size_t>(s.keys));
+  for (std::int64_t row = 0; row < s.heads * s.queries; ++row) {
+    const std::int64_t head = row / s.queries, token = row % s.queries;
+    const std::int64_t kv = head / (s.heads / s.kv_heads);
+    const std::int64_t seen =
+        causal ? std::clamp<std::int64_t>(s.keys - s.queries + token + 1, 0, s.keys) : s.keys;
+    double top = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (std::int64_t j = 0; j < seen; ++j) {
+      double score = 0;
+      for (std::int64_t d = 0; d < s.head_dim; ++d) {
+        score += read(q, kind, row * s.head_dim + d) * read(k, kind, (kv * s.keys + j) * s.head_dim + d);
+      }
+      weights[static_cast<std::size_t>(j)] = score * scale;
+      top = std::max(top, score * scale);
+    }
+    for (std::int64_t j = 0; j < seen; ++j) {
+      auto& weight = weights[static_cast<std::size_t>(j)];
+      weight = std::exp(weight - top);
+      sum += weight;
+    }
+    const ElementKind wide = kind == ElementKind::kFloat64 ? kind : ElementKind::kFloat32;
+    const double got_lse = read(lse, wide, row);
+    if (seen == 0) {
+      if (got_lse != -std::numeric_limits<double>::infinity()) return std::numeric_limits<double>::infinity();
+    } else {
+      worst = std::max(worst, std::abs(got_lse - top - std::log(sum)));
+    }
+    for (std::int64_t d = 0; d < s.value_dim; ++d) {
+      double context = 0;
+      for (std::int64_t j = 0; j < seen; ++j) {
+        context += weights[static_cast<std::size_t>(j)] * read(v, kind, (kv * s.keys + j) * s.value_dim + d);
+      }
+      context = seen == 0 ? 0 : context / sum;
+      const double error = std::abs(read(out, kind, row * s.value_dim + d) - context);
+      worst = error <= worst ? worst : error;  // NaN counts
+    }
+  }
+  return worst;
+}
+
+double tolerance(ElementKind kind) {
+  switch (kind) {
+    case ElementKind::kFloat64: return 1e-13;
+    case ElementKind::kFloat32: return 4e-6;
+    case ElementKind::kFloat16: return 1e-3;
+    case ElementKind::kBFloat16: return 8e-3;
+  }
+  return 0;
+}
+
+bool run(const Shape& s, ElementKind kind, bool causal, bool at_end) {
+  const std::size_t size = size_of(kind), wide = kind == ElementKind::kFloat64 ? 8 : 4;
+  const std::int64_t q_count = s.heads * s.queries * s.head_dim, k_count = s.kv_heads * s.keys * s.head_dim;
+  const std::int64_t v_count = s.kv_heads * s.keys * s.value_dim, rows = s.heads * s.queries;
+  const auto bytes = [](std::int64_t count, std::size_t each) { return static_cast<std::size_t>(count) * each; };
+  const Guarded q(bytes(q_count, size), at_end), k(bytes(k_count, size), at_end), v(bytes(v_count, size), at_end);
+  const Guarded out(bytes(rows * s.value_dim, size), at_end), lse(bytes(rows, wide), at_end);
+  const Guarded weights(bytes(rows * s.keys, size), at_end), scores(bytes(rows * s.keys, wide), at_end);
+  fill(q.data(), kind, q_count, 1);
+  fill(k.data(), kind, k_count, 2);
+  fill(v.data(), kind, v_count, 3);
+  const std::int64_t position = s.keys - s.queries;
+  AttentionProblem p{};
+  p.kind = kind;
+  p.batch = 1;
+  p.num_heads = s.heads;
+  p.num_kv_heads = s.kv_heads;
+  p.num_queries = s.queries;
+  p.num_keys = s.keys;
+  p.head_dim = s.head_dim;
+  p.value_dim = s.value_dim;
+  p.q = {q.data(), 0, s.queries * s.head_dim, s.head_dim};
+  p.k = {k.data(), 0, s.keys * s.head_dim, s.head_dim};
+  p.v = {v.data(), 0, s.keys * s.value_dim, s.value_dim};
+  p.out = {out.data(), 0, s.queries * s.value_dim, s.value_dim};
+  p.lse = {lse.data(), 0, s.queries, 1};
+  p.positions = &position;
+  p.scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
+  p.causal = causal;
+  const auto never = [] { return false; };
+  attention(p, never);
+  const double error = difference(s, kind, causal, q.data(), k.data(), v.data(), out.data(), lse.data());
+  p.out = {weights.data(), 0, s.queries * s.keys, s.keys};
+  attention_scores(p, ScoreStage::kWeights, never);
+  p.out.data = scores.data();
+  p.wide_out = true;
+  attention_scores(p, ScoreStage::kMasked, never);
+  if (error <= tolerance(kind)) return true;
+  std::printf("FAILED %s kind %d heads %d:%d queries %d keys %d widths %d, %d causal %d: error %g\n", kernels().name,
+              static_cast<int>(kind), static_cast<int>(s.heads), static_cast<int>(s.kv_heads),
+              static_cast<int>(s.queries), static_cast<int>(s.keys), static_cast<int>(s.head_dim),
+              static_cast<int>(s.value_dim), causal, error);
+  return false;
+}
+
+}  // namespace
+
+int main() {
+  const std::int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 80};
+  const std::int64_t tokens[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 33, 47, 49, 63, 64, 65, 129};
+  int passed = 0, failed = 0;
+  const auto count = [&](bool good) { ++(good ? passed : failed); };
+  set_num_threads(1);
+  for (const std::string& isa : available_isas()) {
+    set_isa(isa);
+    for (const auto kind : {ElementKind::kFloat32, ElementKind::kFloat64, ElementKind::kFloat16, ElementKind::kBFloat16}) {
+      for (const bool at_end : {true, false}) {
+        for (const bool causal : {true, false}) {
+          // Every width with a few lengths, every length with a few widths, then what crosses blocks and spans.
+          for (const auto width : widths) {
+            for (const std::int64_t keys : {1, 6, 67}) {
+              count(run({1, 1, keys, keys, width, width}, kind, causal, at_end));
+              count(run({3, 1, 2, keys, width, 81 - width}, kind, causal, at_end));
+            }
+          }
+          for (const auto queries : tokens) {
+            for (const std::int64_t width : {3, 16}) {
+              count(run({1, 1, queries, queries, width, width}, kind, causal, at_end));
+              count(run({2, 1, queries, 40, width, 5}, kind, causal, at_end));
+            }
+          }
+          for (const std::int64_t keys : {255, 257, 1023, 1025, 1301}) {
+            count(run({2, 1, 5, keys, 9, 18}, kind, causal, at_end));
+          }
+        }
+      }
+    }
+  }
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
