@@ -23,13 +23,14 @@ TensorView view_of(const py::array& array, int axes, std::size_t item_size, bool
   if (writeable && !array.writeable()) fail("expected a writeable array");
   const auto address = reinterpret_cast<std::uintptr_t>(array.data());
   if (array.size() > 0 && address % item_size != 0) fail("expected an aligned array");
+  TensorView view;
+  view.data = const_cast<void*>(array.data());
+  if (array.size() == 0) return view;  // nothing is read, and the strides mean nothing
   for (int axis = 0; axis < axes; ++axis) {
     if (array.shape(axis) > 1 && array.strides(axis) % size != 0) fail("expected strides of whole items");
   }
   if (axes == 4 && array.shape(3) > 1 && array.strides(3) != size) fail("expected a contiguous last axis");
-  TensorView view;
-  view.data = const_cast<void*>(array.data());
-  // The stride of an axis of length 1 means nothing, and may be anything.
+  // Nor does the stride of an axis of length 1.
   const auto stride = [&](int axis) { return array.shape(axis) > 1 ? array.strides(axis) / size : 0; };
   view.batch_stride = stride(0);
   view.head_stride = stride(1);

@@ -301,15 +301,18 @@ void finish_task(const AttentionTask& task, double* reference, double* sum) {
       *reference++ = static_cast<double>(panel.total.reference[i]);
       *sum++ = static_cast<double>(panel.total.sum[i]);
     }
-    if (!panel.total.started) {
-      for (std::int64_t i = 0; i < task.value_dim * lanes; ++i) panel.total.context[i] = 0;
-    }
     alignas(64) Real inverse[S::kPanelVecs * S::kLanes];
     for (int at = 0; at < lanes; at += S::kLanes) {
       // The sum of a row that has seen a key is at least 1: its largest weight. NaN is no empty row.
       const auto total = S::load(panel.total.sum + at);
       const auto empty = S::greater(S::set1(static_cast<Real>(0.5)), total);
-      S::store(inverse + at, S::select(empty, S::zero(), S::div(S::set1(1), total)));
+      S::store(inverse + at, S::div(S::set1(1), total));
+      if (!S::any(empty)) continue;
+      S::store(inverse + at, S::select(empty, S::zero(), S::load(inverse + at)));
+      for (std::int64_t d = 0; d < task.value_dim; ++d) {  // its values count for nothing, NaN included
+        Real* context = panel.total.context + d * lanes + at;
+        S::store(context, S::select(empty, S::zero(), S::load(context)));
+      }
     }
     if (task.wide_out) {
       store_rows<S, Real>(task, panel, panel.total.context, task.value_dim, inverse, 0);
