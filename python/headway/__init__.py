@@ -1,0 +1,40 @@
+"""Causal multi-head attention on the CPU, for NumPy arrays.
+
+>>> import numpy as np
+>>> import headway
+>>> q = k = v = np.ones((1, 12, 16, 64), np.float32)  # (batch, num_heads, num_tokens, head_dim)
+>>> headway.attention(q, k, v).shape
+(1, 12, 16, 64)
+"""
+
+from . import reference
+from ._version import __version__
+from .functional import attention, attention_scores, attention_weights
+from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
+from .runtime import (
+    available_isas,
+    get_num_threads,
+    info,
+    isa,
+    release_memory,
+    set_isa,
+    set_num_threads,
+)
+
+__all__ = [
+    "CausalAttention",
+    "MultiHeadAttention",
+    "StackedMultiHeadAttention",
+    "__version__",
+    "attention",
+    "attention_scores",
+    "attention_weights",
+    "available_isas",
+    "get_num_threads",
+    "info",
+    "isa",
+    "reference",
+    "release_memory",
+    "set_isa",
+    "set_num_threads",
+]

@@ -1,0 +1,52 @@
+"""The C++ extension. Arrays are (B, H, T, D) views that `headway.checks` has passed."""
+
+from typing import Any
+
+import numpy as np
+
+_Array = np.ndarray[Any, Any]
+
+def attention(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    out: _Array,
+    lse: _Array | None,
+    kind: str,
+    out_kind: str,
+    scale: float,
+    causal: bool,
+    offsets: list[int],
+    /,
+) -> None: ...
+def attention_weights(
+    q: _Array,
+    k: _Array,
+    out: _Array,
+    kind: str,
+    scale: float,
+    causal: bool,
+    offsets: list[int],
+    /,
+) -> None: ...
+def attention_scores(
+    q: _Array,
+    k: _Array,
+    out: _Array,
+    kind: str,
+    scale: float,
+    causal: bool,
+    offsets: list[int],
+    masked: bool,
+    /,
+) -> None: ...
+def isa() -> str: ...
+def set_isa(name: str, /) -> None: ...
+def available_isas() -> list[str]: ...
+def compiled_isas() -> list[str]: ...
+def set_num_threads(n: int, /) -> None: ...
+def get_num_threads() -> int: ...
+def threads_source() -> str: ...
+def release_memory() -> None: ...
+def build_info() -> dict[str, str]: ...
+def fma_peak(seconds: float, threads: int) -> float: ...

@@ -1,0 +1,357 @@
+"""Stage 2 of causal multi-head attention: all heads at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import state as names
+from .arrays import Array, ArrayInput
+from .conversions import KINDS, merged_arguments, single_heads
+from .functional import attention
+from .head_stack import StackedMultiHeadAttention
+from .module_base import AttentionModule
+from .weights import (
+    Weight,
+    check_shape,
+    checked,
+    checked_biases,
+    checked_head_counts,
+    checked_matrix,
+    checked_output,
+    checked_size,
+    draw,
+    frozen,
+    frozen_copies,
+    product,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class MultiHeadAttention(AttentionModule):
+    """Multi-head attention, stage 2: one projection for Q, K and V, one fused attention, one Z.
+
+    For x (B, T, d_in), with D = head_dim::
+
+        [Q | K | V] = x @ [w_query | w_key | w_value] + [b_query | b_key | b_value]
+        Z[:, :, h*D : (h+1)*D] = causal attention of head h
+        result: Z, or Z @ w_out + b_out
+
+    Head h owns the columns ``h*D`` to ``(h+1)*D`` of w_query, and key head ``h // (H // Hkv)`` of
+    w_key and w_value. The result is that of :class:`StackedMultiHeadAttention` with the same
+    weights.
+
+    Parameters
+    ----------
+    w_query : array, (d_in, num_heads * head_dim)
+        Query weights of all heads side by side; float32, float64, float16 or bfloat16. All weights
+        have one dtype and are copied.
+    w_key, w_value : array, (d_in, num_kv_heads * head_dim)
+        Key and value weights of all heads side by side.
+    num_heads : int
+        Number of query heads H.
+    num_kv_heads : int, optional
+        Number of key and value heads Hkv, a divisor of num_heads. Default num_heads: every head
+        owns its keys and values. With fewer, a group of ``H // Hkv`` query heads shares them.
+    b_query, b_key, b_value : array, optional
+        Biases, each as long as its weight has columns; each with or without the others.
+    w_out : array, (num_heads * head_dim, d_out), optional
+        Output projection.
+    b_out : array, (d_out,), optional
+        Its bias.
+
+    Attributes
+    ----------
+    w_query, w_key, w_value, b_query, b_key, b_value, w_out, b_out : ndarray
+        Read-only; what was not given is None. Assigning one copies it in, if it has the same shape
+        and dtype. The first three are views of one array (d_in, (H + 2 * Hkv) * head_dim).
+    d_in : int
+        Numbers per token of the input.
+    d_out : int
+        Width of all heads together, ``num_heads * head_dim``.
+    num_heads, num_kv_heads, head_dim : int
+        Sizes of the heads.
+    dtype : numpy.dtype
+        Of the weights, the input and the result.
+    num_parameters : int
+        How many numbers the weights and biases hold.
+
+    Notes
+    -----
+    Projections are NumPy products; of 16-bit numbers they are made in float32 and rounded once.
+    The bits of a result do not depend on the batch; they may depend on T, on the instruction set
+    and on the threads of NumPy's BLAS library. A later token never changes an earlier row.
+
+    Memory of a call: Q, K and V, B * T * (H + 2 * Hkv) * head_dim numbers, which the attention
+    reads where the projection wrote them; never a (T, T) matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headway
+    >>> module = headway.MultiHeadAttention.init(8, 8, num_heads=2, dtype=np.float64)
+    >>> module
+    MultiHeadAttention(d_in=8, d_out=8, num_heads=2, dtype=float64, num_parameters=192)
+    >>> x = np.random.default_rng(0).standard_normal((3, 5, 8))
+    >>> module(x).shape, module.heads(x).shape
+    ((3, 5, 8), (2, 3, 5, 4))
+    >>> np.allclose(module(x), module.split()(x), rtol=0, atol=1e-14)
+    True
+    """
+
+    _class_in_files = "MultiHeadAttention"
+
+    w_query = Weight[Array]("Query weights, (d_in, num_heads * head_dim).")
+    w_key = Weight[Array]("Key weights, (d_in, num_kv_heads * head_dim).")
+    w_value = Weight[Array]("Value weights, (d_in, num_kv_heads * head_dim).")
+    b_query = Weight[Array | None]("Query bias, (num_heads * head_dim,), or None.")
+    b_key = Weight[Array | None]("Key bias, (num_kv_heads * head_dim,), or None.")
+    b_value = Weight[Array | None]("Value bias, (num_kv_heads * head_dim,), or None.")
+    w_out = Weight[Array | None]("Output projection, (num_heads * head_dim, d_out), or None.")
+    b_out = Weight[Array | None]("Bias of the output projection, (d_out,), or None.")
+
+    def __init__(
+        self,
+        w_query: ArrayInput,
+        w_key: ArrayInput,
+        w_value: ArrayInput,
+        *,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        b_query: ArrayInput | None = None,
+        b_key: ArrayInput | None = None,
+        b_value: ArrayInput | None = None,
+        w_out: ArrayInput | None = None,
+        b_out: ArrayInput | None = None,
+    ) -> None:
+        query = checked_matrix("w_query", w_query, "(d_in, num_heads * head_dim)")
+        self._num_heads, self._num_kv_heads = checked_head_counts(num_heads, num_kv_heads)
+        d_in, width = query.shape
+        if width % self._num_heads:
+            raise ValueError(
+                f"w_query: expected columns for {self._num_heads} heads of one head_dim, got "
+                f"{width} in shape {query.shape}; num_heads has to divide the number of columns"
+            )
+        head_dim = width // self._num_heads
+        weights = {"w_query": query}
+        for name, value in (("w_key", w_key), ("w_value", w_value)):
+            weights[name] = checked(name, value, query)
+            why = (
+                f"it has head_dim {head_dim} columns for each of {self._num_kv_heads} key and "
+                "value heads; pass num_kv_heads if there are fewer of them than query heads"
+            )
+            check_shape(name, weights[name], (d_in, self._num_kv_heads * head_dim), why)
+        biases = {"b_query": b_query, "b_key": b_key, "b_value": b_value}
+        weights |= checked_biases(biases, weights)
+        self._store(weights | checked_output(w_out, b_out, width, query))
+
+    @classmethod
+    def init(
+        cls,
+        d_in: int,
+        d_out: int,
+        *,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        qkv_bias: bool = False,
+        out_proj: bool = False,
+        seed: int | None = 0,
+        dtype: Any = np.float32,
+    ) -> Self:
+        """A module with random weights, drawn as torch's ``Linear`` draws them.
+
+        Parameters
+        ----------
+        d_in : int
+            Numbers per token of the input.
+        d_out : int
+            Width of all heads together, a multiple of num_heads.
+        num_heads : int
+            Number of query heads, each of head_dim ``d_out // num_heads``.
+        num_kv_heads : int, optional
+            Number of key and value heads, a divisor of num_heads; default num_heads.
+        qkv_bias : bool, default False
+            Whether queries, keys and values get biases.
+        out_proj : bool, default False
+            Whether there is an output projection (d_out, d_out), with a bias.
+        seed : int or None, default 0
+            The same seed gives the same weights, here and in
+            :meth:`StackedMultiHeadAttention.init`; None gives new ones each time.
+        dtype : dtype, default numpy.float32
+            float32, float64, float16 or bfloat16, also by name.
+
+        Returns
+        -------
+        MultiHeadAttention
+            Weights are uniform between ``-1/sqrt(n)`` and ``1/sqrt(n)``, with n the rows of the
+            weight.
+
+        Examples
+        --------
+        >>> import headway
+        >>> module = headway.MultiHeadAttention.init(8, 8, num_heads=4, num_kv_heads=2)
+        >>> module.w_query.shape, module.w_key.shape
+        ((8, 8), (8, 4))
+        """
+        num_heads, num_kv_heads = checked_head_counts(num_heads, num_kv_heads)
+        width = checked_size("d_out", d_out)
+        if width % num_heads:
+            raise ValueError(
+                f"d_out: expected a multiple of num_heads={num_heads}, got {width}; "
+                f"pass e.g. {width + num_heads - width % num_heads}"
+            )
+        kv_width = width // num_heads * num_kv_heads
+        drawn = draw(
+            checked_size("d_in", d_in),
+            (width, kv_width, kv_width),
+            qkv_bias=qkv_bias,
+            out_proj=out_proj,
+            seed=seed,
+            dtype=dtype,
+        )
+        return cls(**drawn, num_heads=num_heads, num_kv_heads=num_kv_heads)
+
+    @classmethod
+    def from_state_dict(
+        cls,
+        state: Mapping[str, Any],
+        *,
+        num_heads: int | None = None,
+        num_kv_heads: int | None = None,
+        prefix: str = "",
+    ) -> Self:
+        """A module from a state dict with the course's or torch.nn.MultiheadAttention's names.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            NumPy arrays or tensors, the matrices (out, in) as torch stores them, under one of
+            these sets of names, with or without biases and ``out_proj``:
+            ``heads.0.W_query.weight``, ... for each head; ``W_query.weight``, ...;
+            ``in_proj_weight``; ``q_proj_weight``, ... of one width. ``mask`` buffers are skipped.
+        num_heads : int, optional
+            Number of heads; needed where the names do not tell, as ``heads.0.W_query.weight`` does.
+        num_kv_heads : int, optional
+            Number of key and value heads; default what the shape of ``W_key.weight`` says.
+        prefix : str, default ""
+            What stands before the names, such as ``"self_attn."``; other keys are left alone.
+
+        Raises
+        ------
+        ValueError
+            If keys are missing or unknown (the text lists all of them), or the shapes do not fit.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import headway
+        >>> state = {"in_proj_weight": np.ones((24, 8)), "out_proj.weight": np.ones((8, 8))}
+        >>> headway.MultiHeadAttention.from_state_dict(state, num_heads=2).w_query.shape
+        (8, 8)
+        """
+        return cls(**merged_arguments(state, num_heads, num_kv_heads, prefix))
+
+    def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
+        """The weights as fresh arrays under the course's names, in torch's (out, in) orientation.
+
+        Examples
+        --------
+        >>> import headway
+        >>> module = headway.MultiHeadAttention.init(8, 8, num_heads=2, out_proj=True)
+        >>> list(module.state_dict())[2:]
+        ['W_value.weight', 'out_proj.weight', 'out_proj.bias']
+        """
+        return names.to_state(self._weights, prefix)
+
+    @classmethod
+    def _from_file(cls, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Self:
+        num_heads, num_kv_heads = int(metadata["num_heads"]), int(metadata["num_kv_heads"])
+        return cls.from_state_dict(tensors, num_heads=num_heads, num_kv_heads=num_kv_heads)
+
+    def split(self) -> StackedMultiHeadAttention:
+        """The same weights as a list of single heads, which is run one head after another.
+
+        Returns
+        -------
+        StackedMultiHeadAttention
+            With copies of the weights; where a group of query heads shares its keys and values,
+            each head gets a copy of them.
+        """
+        return StackedMultiHeadAttention(single_heads(self), w_out=self.w_out, b_out=self.b_out)
+
+    # The joined projection ----------------------------------------------------------------------
+
+    def _store(self, weights: Mapping[str, Array]) -> None:
+        """Copy in these weights, those of the projection side by side in one new array."""
+        merged = getattr(self, "_weights", {}) | dict(weights)
+        query = merged["w_query"]
+        ends = np.cumsum([merged[f"w_{kind}"].shape[1] for kind in KINDS])
+        projection = np.empty((query.shape[0], ends[-1]), query.dtype)
+        bias = np.zeros(ends[-1], query.dtype)
+        shown = frozen_copies({n: merged[n] for n in ("w_out", "b_out") if n in merged})
+        for kind, end in zip(KINDS, ends, strict=True):
+            weight = merged[f"w_{kind}"]
+            for name, whole in ((f"w_{kind}", projection), (f"b_{kind}", bias)):
+                if name in merged:
+                    shown[name] = whole[..., end - weight.shape[1] : end]
+                    shown[name][...] = merged[name]
+                    shown[name].flags.writeable = False
+        self._projection = frozen(projection)
+        self._bias = frozen(bias) if any(f"b_{kind}" in merged for kind in KINDS) else None
+        self._weights = {name: shown[name] for name in merged}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {n: value for n, value in self.__dict__.items() if n not in ("_projection", "_bias")}
+
+    @property
+    def _w_query(self) -> Array:
+        return self._weights["w_query"]
+
+    @property
+    def num_heads(self) -> int:
+        """Number of query heads H."""
+        return self._num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Number of key and value heads Hkv, a divisor of num_heads."""
+        return self._num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers per token of one head's Q, K, V and Z."""
+        return self.d_out // self._num_heads
+
+    @property
+    def d_out(self) -> int:
+        """Width of all heads together: the last axis of Z, before an output projection."""
+        return int(self._w_query.shape[1])
+
+    def _more_sizes(self) -> dict[str, Any]:
+        shared = self._num_kv_heads < self._num_heads
+        kv_heads = {"num_kv_heads": self._num_kv_heads} if shared else {}
+        return {"num_heads": self._num_heads} | kv_heads | super()._more_sizes()
+
+    # Calls --------------------------------------------------------------------------------------
+
+    def _write_merged(self, x: Array, z: Array) -> None:
+        self._attend(x, z.reshape(*x.shape[:-1], self._num_heads, self.head_dim))  # a view of z
+
+    def _write_heads(self, x: Array, z: Array) -> None:
+        self._attend(x, np.moveaxis(z, 0, -2))
+
+    def _attend(self, x: Array, z: Array) -> None:
+        """Write the context vectors of a checked ``x`` to ``z`` (..., T, H, head_dim)."""
+        qkv = product(x, self._projection, self._bias)
+        counts = (self._num_heads, self._num_kv_heads, self._num_kv_heads)
+        views, start = [], 0  # Q, K and V, each (..., T, heads, head_dim), where they were written
+        for count in counts:
+            columns = qkv[..., start : start + count * self.head_dim]
+            views.append(columns.reshape(*x.shape[:-1], count, self.head_dim))
+            start += count * self.head_dim
+        q, k, v = views
+        attention(q, k, v, layout="BTHD", out=z)

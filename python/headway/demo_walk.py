@@ -1,0 +1,235 @@
+"""The demo, first part: one text through a two-head module, every object on the way printed."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from . import reference
+from ._version import __version__
+from .arrays import Array
+from .demo_text import Text, fit
+from .functional import attention_scores, attention_weights
+from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
+
+D_IN, NUM_HEADS, HEAD_DIM = 6, 2, 3
+SHOWN = 8  # tokens whose every number is printed
+MOST_TOKENS = 1024  # tokens that go through the module
+SEED = 0
+AGREE = 2e-5  # largest difference between float32 results, relative to the largest number
+LABEL = 10  # columns for a token
+
+
+class Step(NamedTuple):
+    """A piece of the output, and whether what it reports is as it should be."""
+
+    lines: list[str]
+    passed: bool = True
+
+
+def walk(text: Text, encoding: str) -> Iterator[Step]:
+    """The steps from the text to Z, in both stages, with the comparison at the end."""
+    tokens = text.tokens[:MOST_TOKENS]
+    labels = [fit(token, LABEL, encoding) for token in tokens[:SHOWN]]
+    vocabulary = sorted(set(text.tokens))
+    yield _title(text, vocabulary, labels, encoding)
+
+    x_whole = _embed(tokens, vocabulary)
+    x = x_whole[: len(labels)]
+    yield Step(
+        [
+            f"x, the embedded tokens: {_shape(x)} = (tokens, d_in)",
+            "A row of random numbers for the token plus another one for its position.",
+            "",
+            *_table(labels, [x]),
+        ]
+    )
+
+    stacked = StackedMultiHeadAttention.init(D_IN, NUM_HEADS * HEAD_DIM, num_heads=NUM_HEADS)
+    merged = stacked.fuse()
+    yield _modules(stacked, merged)
+    for n, head in enumerate(stacked, start=1):
+        yield _projections(n, head, x, labels)
+        yield _scores(n, head, x, labels)
+        yield _weights(n, head, x, labels)
+    z = merged(x)
+    yield Step(
+        [
+            f"Z = [Z_1 | Z_2], the heads side by side: {_shape(z)}",
+            "",
+            *_table(labels, np.split(z, NUM_HEADS, axis=1), ["Z_1", "Z_2"]),
+        ]
+    )
+    yield _comparison(stacked, merged, {len(x): x, len(x_whole): x_whole})
+    if len(x_whole) > 1:
+        yield _causality(merged, x_whole)
+
+
+# What is computed ---------------------------------------------------------------------------------
+
+
+def _embed(tokens: list[str], vocabulary: list[str]) -> Array:
+    """(T, d_in) float32: a random row for the token plus a random row for its position."""
+    rng = np.random.default_rng(SEED)
+    by_position = rng.standard_normal((MOST_TOKENS, D_IN))
+    by_token = rng.standard_normal((len(vocabulary), D_IN))
+    number = {token: n for n, token in enumerate(vocabulary)}
+    rows = by_token[[number[token] for token in tokens]] + by_position[: len(tokens)]
+    return np.asarray(rows.astype(np.float32))
+
+
+def _qkv(head: CausalAttention, x: Array) -> tuple[Array, Array, Array]:
+    return x @ head.w_query, x @ head.w_key, x @ head.w_value
+
+
+def _reference_z(stacked: StackedMultiHeadAttention, x: Array) -> Array:
+    """Z in plain NumPy and float64, head by head."""
+    wide = x.astype(np.float64)
+    results = []
+    for head in stacked:
+        q, k, v = (wide @ w.astype(np.float64) for w in (head.w_query, head.w_key, head.w_value))
+        results.append(reference.attention(q, k, v))
+    return np.concatenate(results, axis=-1)
+
+
+# What is shown ------------------------------------------------------------------------------------
+
+
+def _title(text: Text, vocabulary: list[str], labels: list[str], encoding: str) -> Step:
+    return Step(
+        [
+            f"headway {__version__}: causal multi-head attention, step by step",
+            "",
+            "The text: " + fit(text.name, 69, encoding).rstrip(),
+            f"{text.num_characters:,} characters, {len(text.tokens):,} tokens, "
+            f"{len(vocabulary):,} of them different.",
+            "A token is a word in lower case (letters, digits, _) or one other character.",
+            f"The first {len(labels)} are shown in full: {' '.join(' '.join(labels).split())}",
+        ]
+    )
+
+
+def _modules(stacked: StackedMultiHeadAttention, merged: MultiHeadAttention) -> Step:
+    return Step(
+        [
+            "Two stages with the same random weights:",
+            f"1  StackedMultiHeadAttention  {len(stacked)} heads, run one after another; each owns",
+            f"                              w_query, w_key, w_value of {stacked[0].w_query.shape}",
+            "2  MultiHeadAttention         all heads at once; the same weights side by side,",
+            f"                              w_query, w_key, w_value of {merged.w_query.shape}",
+            f"Numbers in the weights: {stacked.num_parameters}. No head shares one with another.",
+        ]
+    )
+
+
+def _projections(n: int, head: CausalAttention, x: Array, labels: list[str]) -> Step:
+    q, k, v = _qkv(head, x)
+    names = [f"Q = x @ w_query {_shape(q)}", f"K {_shape(k)}", f"V {_shape(v)}"]
+    return Step([f"Head {n}: queries, keys and values", "", *_table(labels, [q, k, v], names)])
+
+
+def _scores(n: int, head: CausalAttention, x: Array, labels: list[str]) -> Step:
+    q, k, _ = _qkv(head, x)
+    scores = attention_scores(q, k, stage="scaled")
+    seen = np.isfinite(attention_scores(q, k, stage="masked"))
+    picture = [" ".join("#" if cell else "." for cell in row) for row in seen]
+    table = _table(labels, [scores], [f"scores {_shape(scores)}"])
+    header = table[0].ljust(len(table[1])) + f"  mask {_shape(seen)}"
+    rows = [f"{row}  {cells}" for row, cells in zip(table[1:], picture, strict=True)]
+    return Step(
+        [
+            f"Head {n}: scores = Q @ K.T / sqrt({head.head_dim}), row by row of queries",
+            "The mask: # may be looked at; a dot lies ahead of its query and is hidden.",
+            "",
+            header,
+            *rows,
+        ]
+    )
+
+
+def _weights(n: int, head: CausalAttention, x: Array, labels: list[str]) -> Step:
+    q, k, _ = _qkv(head, x)
+    weights = attention_weights(q, k)
+    hidden = np.isneginf(attention_scores(q, k))
+    cells = np.where(hidden, np.nan, weights)
+    names = [f"weights {_shape(weights)}", f"Z_{n} {_shape(head(x))}"]
+    return Step(
+        [
+            f"Head {n}: weights = softmax(seen scores), a row sums to 1; Z_{n} = weights @ V",
+            "",
+            *_table(labels, [cells, head(x)], names),
+        ]
+    )
+
+
+def _comparison(
+    stacked: StackedMultiHeadAttention, merged: MultiHeadAttention, inputs: dict[int, Array]
+) -> Step:
+    """The largest differences, over the tokens shown and over the whole text."""
+    columns = []
+    passed = True
+    for x in inputs.values():
+        one, two, plain = stacked(x), merged(x), _reference_z(stacked, x)
+        differences = [
+            float(np.abs(a - b).max()) for a, b in ((one, two), (one, plain), (two, plain))
+        ]
+        largest = float(np.abs(plain).max())
+        passed = passed and max(differences) <= AGREE * largest
+        columns.append([*differences, largest])
+    heads = [f"{n:,} token{'s' * (n != 1)}" for n in inputs]
+    names = [
+        "stage 1 and stage 2",
+        "stage 1 and NumPy",
+        "stage 2 and NumPy",
+        "(largest number in Z)",
+    ]
+    lines = [
+        f"  {name:<24}" + "".join(f"{column[row]:>16.1e}" for column in columns)
+        for row, name in enumerate(names)
+    ]
+    verdict = "All three agree" if passed else "THEY DO NOT AGREE"
+    return Step(
+        [
+            "Stage 1 = stage 2 = reference (NumPy in float64)? The largest differences:",
+            "",
+            " " * 26 + "".join(f"{head:>16}" for head in heads),
+            *lines,
+            "",
+            f"{verdict} (allowed: {AGREE:.0e} of the largest number).",
+        ],
+        passed,
+    )
+
+
+def _causality(merged: MultiHeadAttention, x: Array) -> Step:
+    """Spoil the last token and look at the rows before it."""
+    spoilt = x.copy()
+    spoilt[-1] = np.nan
+    same = merged(spoilt)[:-1].tobytes() == merged(x)[:-1].tobytes()
+    verdict = "the same to the bit" if same else "CHANGED"
+    return Step([f"NaN for the last of {len(x):,} tokens: all rows before it are {verdict}."], same)
+
+
+def _shape(x: Array) -> str:
+    return f"({', '.join(str(size) for size in x.shape)})"
+
+
+def _table(
+    labels: list[str], blocks: Iterable[Array], names: Iterable[str] | None = None
+) -> list[str]:
+    """Rows of numbers under the names of their blocks; NaN stands for a hidden cell."""
+    blocks = list(blocks)
+    lines = []
+    if names is not None:
+        heading = "  ".join(
+            name.ljust(6 * block.shape[1]) for name, block in zip(names, blocks, strict=True)
+        )
+        lines.append(" " * (LABEL + 2) + heading.rstrip())
+    for row, label in enumerate(labels):
+        parts = ["".join(_number(value) for value in block[row]) for block in blocks]
+        lines.append(label + "  ".join(parts))
+    return lines
+
+
+def _number(value: float) -> str:
+    return "     ." if np.isnan(value) else f"{value:6.2f}"

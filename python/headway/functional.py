@@ -1,0 +1,300 @@
+"""The attention functions: causal multi-head attention and its parts, on NumPy arrays."""
+
+from typing import Literal, overload
+
+import numpy as np
+
+from . import _core
+from .arrays import Align, Array, ArrayInput, as_array, is_readable, result_shape, with_four_axes
+from .checks import check_attention, check_stage
+
+__all__ = ["attention", "attention_scores", "attention_weights"]
+
+
+@overload
+def attention(
+    q: ArrayInput,
+    k: ArrayInput,
+    v: ArrayInput,
+    *,
+    causal: bool = ...,
+    align: Align = ...,
+    scale: float | None = ...,
+    layout: str = ...,
+    out: Array | None = ...,
+    return_lse: Literal[False] = ...,
+) -> Array: ...
+
+
+@overload
+def attention(
+    q: ArrayInput,
+    k: ArrayInput,
+    v: ArrayInput,
+    *,
+    causal: bool = ...,
+    align: Align = ...,
+    scale: float | None = ...,
+    layout: str = ...,
+    out: Array | None = ...,
+    return_lse: Literal[True],
+) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(
+    q: ArrayInput,
+    k: ArrayInput,
+    v: ArrayInput,
+    *,
+    causal: bool = ...,
+    align: Align = ...,
+    scale: float | None = ...,
+    layout: str = ...,
+    out: Array | None = ...,
+    return_lse: bool,
+) -> Array | tuple[Array, Array]: ...
+
+
+def attention(
+    q: ArrayInput,
+    k: ArrayInput,
+    v: ArrayInput,
+    *,
+    causal: bool = True,
+    align: Align = "end",
+    scale: float | None = None,
+    layout: str = "BHTD",
+    out: Array | None = None,
+    return_lse: bool = False,
+) -> Array | tuple[Array, Array]:
+    """Causal multi-head attention: ``softmax(scale * q @ k.T) @ v`` over the keys a query may see.
+
+    Each query attends to the keys up to its own position. All heads and batch entries are computed
+    in one fused pass over tiles of the keys; the (Tq, Tk) matrices of scores and weights are never
+    stored.
+
+    Parameters
+    ----------
+    q : array, (B, H, Tq, D)
+        Queries; float32, float64, float16 or bfloat16 (the dtype of ``ml_dtypes``). Also
+        (H, Tq, D), or (Tq, D) for one head. D is at least 1; every other size may be 0.
+    k : array, (B, Hkv, Tk, D)
+        Keys, in the dtype and the rank of q. H is a multiple of Hkv, and query head h reads key
+        head ``h // (H // Hkv)``.
+    v : array, (B, Hkv, Tk, Dv)
+        Values, in the dtype and the rank of q. Dv may differ from D.
+    causal : bool, default True
+        Query i sees the keys ``j <= offset + i`` only, with the offset that `align` names. False:
+        every query sees every key.
+    align : {"end", "start"}, int or (B,) ints, default "end"
+        The key position at which query 0 stands. "end": the last query sees the last key, offset
+        Tk - Tq, as with a key-value cache. "start": query i sees the keys 0 to i, offset 0. One
+        int serves all batch entries, several ints one entry each. Without `causal` it changes
+        nothing.
+    scale : float, optional
+        Factor on ``q.k``, any finite number. Default ``1 / sqrt(D)``.
+    layout : {"BHTD", "BTHD"}, default "BHTD"
+        Order of the axes of q, k, v and the result. In "BTHD" they are (B, T, H, D), or (T, H, D).
+    out : ndarray, optional
+        Array that takes the result: its shape; its dtype, or float32 for 16-bit inputs (the result
+        unrounded); any strides. It may overlap neither an input nor itself.
+    return_lse : bool, default False
+        Return the log-sum-exp of each row, too.
+
+    Returns
+    -------
+    out : ndarray, (B, H, Tq, Dv)
+        Context vectors in the rank, layout and dtype of q; C-contiguous, or `out` itself. A query
+        that sees no key has the context 0.
+    lse : ndarray, (B, H, Tq)
+        Only with `return_lse`. Natural logarithm of the sum of ``exp(score)`` over the keys that
+        a query sees, ``-inf`` if it sees none; float64 for float64, else float32. Head-first in
+        every layout: (H, Tq) for 3-D input, (Tq,) for 2-D input.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong kind or dtype: no array, masked, byte-swapped, integer,
+        complex or object arrays, k or v of another dtype than q.
+    ValueError
+        If a shape, a range or a name is wrong, or `out` is read-only or overlaps; or if
+        ``HEADWAY_ISA`` names an instruction set that is not available.
+    MemoryError
+        If the result does not fit in memory.
+
+    Notes
+    -----
+    A hidden key does not exist for the query: whatever stands there, NaN and infinity included,
+    leaves the result bitwise unchanged. A NaN in a key or query makes NaN the rows that see it; one
+    in a value makes NaN its column in these rows. A score of ``-inf`` has weight 0.
+
+    Sums are kept in float32 (float64 for float64 input) and rounded once, to the dtype of q. The
+    bits of a row do not depend on the number of threads, on the batch, or on strides.
+
+    Anything with ``__dlpack__`` or ``__array__`` is accepted as input, lists are not. Inputs are
+    read without a copy where the last axis is contiguous, the other strides are whole multiples of
+    the item size (0 and negative included), and the address is aligned; else they are copied first.
+
+    Memory: beyond inputs, result and copied inputs a fixed amount for each thread, whatever the
+    number of tokens; it is kept for the next call, see :func:`headway.release_memory`. An `out`
+    whose last axis is not contiguous costs a temporary array of its size.
+
+    The formula is that of Vaswani et al., "Attention Is All You Need" (2017), section 3.2. The
+    softmax runs along the keys and corrects its sum whenever the maximum rises: Milakov and
+    Gimelshein, "Online normalizer calculation for softmax" (2018); Rabe and Staats, "Self-attention
+    Does Not Need O(n^2) Memory" (2021); Dao et al., "FlashAttention" (2022).
+
+    Examples
+    --------
+    With ``q = 0`` every visible key has the same weight, so the result is a mean of values.
+
+    >>> import numpy as np
+    >>> import headway
+    >>> q = np.zeros((1, 2, 3, 4), np.float32)
+    >>> k = np.ones((1, 2, 3, 4), np.float32)
+    >>> v = np.arange(6, dtype=np.float32).reshape(1, 2, 3, 1)
+    >>> out, lse = headway.attention(q, k, v, return_lse=True)
+    >>> out.shape
+    (1, 2, 3, 1)
+    >>> out[0, :, :, 0]
+    array([[0. , 0.5, 1. ],
+           [3. , 3.5, 4. ]], dtype=float32)
+    >>> np.exp(lse[0]).round(3)
+    array([[1., 2., 3.],
+           [1., 2., 3.]], dtype=float32)
+    """
+    q4, k4, v4, kind, rank, factor, offset = check_attention(
+        q, k, v, causal, align, scale, layout, out, return_lse
+    )
+    batch, num_heads, tq, _ = q4.shape
+    width = v4.shape[3]
+    lse: Array | None = None
+    if out is None:
+        result = np.empty(result_shape(rank, layout, batch, num_heads, tq, width), q4.dtype)
+        out_kind = kind
+    else:
+        result = out
+        out_kind = "float32" if out.dtype == np.float32 else kind
+    if return_lse:
+        lse = np.empty((batch, num_heads, tq), np.float64 if kind == "float64" else np.float32)
+
+    place = with_four_axes(as_array("out", result), layout)
+    target = place if is_readable(place) else np.empty(place.shape, place.dtype)
+    offsets = offset if isinstance(offset, list) else [offset] * batch
+    _core.attention(q4, k4, v4, target, lse, kind, out_kind, factor, bool(causal), offsets)
+    if target is not place:
+        place[...] = target
+    return result if lse is None else (result, _head_first(lse, rank))
+
+
+def attention_weights(
+    q: ArrayInput,
+    k: ArrayInput,
+    *,
+    causal: bool = True,
+    align: Align = "end",
+    scale: float | None = None,
+    layout: str = "BHTD",
+) -> Array:
+    """Attention weights: the softmax of the scores, the matrix that :func:`attention` never stores.
+
+    Parameters
+    ----------
+    q, k, causal, align, scale, layout
+        As in :func:`attention`.
+
+    Returns
+    -------
+    ndarray, (B, H, Tq, Tk)
+        Weights in the dtype of q, C-contiguous, head-first in every layout: (H, Tq, Tk) for 3-D
+        input, (Tq, Tk) for 2-D input. A row sums to 1; a hidden key has weight 0, and a query that
+        sees no key has a row of 0.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As in :func:`attention`.
+
+    Notes
+    -----
+    Memory: the result has B * H * Tq * Tk elements. This is for looking at weights; to get context
+    vectors, :func:`attention` is faster and needs no such matrix.
+
+    The formula is that of Vaswani et al., "Attention Is All You Need" (2017), section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headway
+    >>> headway.attention_weights(np.zeros((2, 4)), np.zeros((2, 4)))
+    array([[1. , 0. ],
+           [0.5, 0.5]])
+    """
+    q4, k4, _, kind, rank, factor, offset = check_attention(q, k, k, causal, align, scale, layout)
+    weights = np.empty((*q4.shape[:3], k4.shape[2]), q4.dtype)
+    offsets = offset if isinstance(offset, list) else [offset] * q4.shape[0]
+    _core.attention_weights(q4, k4, weights, kind, factor, bool(causal), offsets)
+    return _head_first(weights, rank)
+
+
+def attention_scores(
+    q: ArrayInput,
+    k: ArrayInput,
+    *,
+    stage: str = "masked",
+    causal: bool = True,
+    align: Align = "end",
+    scale: float | None = None,
+    layout: str = "BHTD",
+) -> Array:
+    """Attention scores, before the softmax.
+
+    Parameters
+    ----------
+    q, k, causal, align, scale, layout
+        As in :func:`attention`.
+    stage : {"masked", "scaled"}, default "masked"
+        "scaled": ``scale * q.k`` for every pair of query and key. "masked": the same, and ``-inf``
+        where the key is hidden from the query.
+
+    Returns
+    -------
+    ndarray, (B, H, Tq, Tk)
+        Scores in the accumulation dtype: float64 for float64 input, else float32. C-contiguous,
+        head-first in every layout: (H, Tq, Tk) for 3-D input, (Tq, Tk) for 2-D input.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As in :func:`attention`.
+
+    Notes
+    -----
+    Memory: the result has B * H * Tq * Tk elements.
+
+    The formula is that of Vaswani et al., "Attention Is All You Need" (2017), section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headway
+    >>> headway.attention_scores(np.ones((2, 4)), np.ones((2, 4)))
+    array([[  2., -inf],
+           [  2.,   2.]])
+    """
+    check_stage(stage)
+    q4, k4, _, kind, rank, factor, offset = check_attention(q, k, k, causal, align, scale, layout)
+    dtype = np.float64 if kind == "float64" else np.float32
+    scores = np.empty((*q4.shape[:3], k4.shape[2]), dtype)
+    offsets = offset if isinstance(offset, list) else [offset] * q4.shape[0]
+    _core.attention_scores(q4, k4, scores, kind, factor, bool(causal), offsets, stage == "masked")
+    return _head_first(scores, rank)
+
+
+def _head_first(x: Array, rank: int) -> Array:
+    """From (B, H, ...) to the rank of q: 3-D input has no batch axis, 2-D input no head axis."""
+    if rank == 4:
+        return x
+    view: Array = x[0] if rank == 3 else x[0, 0]
+    return view

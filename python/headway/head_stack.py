@@ -1,0 +1,294 @@
+"""Stage 1 of causal multi-head attention: single heads, run one after another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import state as names
+from .arrays import Array, ArrayInput
+from .conversions import common_head_dim, side_by_side, single_heads
+from .module_base import AttentionModule
+from .one_head import CausalAttention
+from .weights import Weight, checked, checked_output
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .all_heads import MultiHeadAttention
+
+
+class StackedMultiHeadAttention(AttentionModule):
+    """Multi-head attention, stage 1: a list of single heads, their results joined side by side.
+
+    Every head reads the same x with weights of its own::
+
+        Z_n = heads[n](x)
+        Z   = [Z_1 | Z_2 | ... | Z_H]            result: Z, or Z @ w_out + b_out
+
+    :class:`MultiHeadAttention` gives the same result, all heads at once.
+
+    Parameters
+    ----------
+    heads : iterable of CausalAttention
+        At least one head, all with the same d_in and dtype; the head_dim may differ. The heads are
+        copied, so that no two of them share a weight.
+    w_out : array, (sum of the heads' head_dim, d_out), optional
+        Output projection.
+    b_out : array, (d_out,), optional
+        Its bias.
+
+    Attributes
+    ----------
+    w_out, b_out : ndarray or None
+        Read-only; assigning one copies it in, if it has the same shape and dtype.
+    d_in : int
+        Numbers per token of the input.
+    d_out : int
+        Width of all heads together.
+    num_heads, num_kv_heads : int
+        The number of heads, twice: each has its own keys and values.
+    dtype : numpy.dtype
+        Of the weights, the input and the result.
+    num_parameters : int
+        How many numbers the weights and biases hold.
+
+    Notes
+    -----
+    The module is a sequence: ``len(module)``, ``module[n]`` and ``for head in module``. A weight of
+    a head is replaced by ``module[n].w_query = new``. If the heads differ in head_dim, the method
+    ``heads`` and ``fuse`` raise a ValueError; ``[head(x) for head in module]`` serves there.
+
+    Bits and memory are those of :class:`CausalAttention`; Z is written once, each head to its
+    columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headway
+    >>> w = np.eye(2, dtype=np.float32)
+    >>> first, second = headway.CausalAttention(w, w, w), headway.CausalAttention(w, -w, 10 * w)
+    >>> module = headway.StackedMultiHeadAttention([first, second])
+    >>> module
+    StackedMultiHeadAttention(d_in=2, d_out=4, num_heads=2, dtype=float32, num_parameters=24)
+    >>> x = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
+    >>> module(x).round(2)
+    array([[ 1.  ,  0.  , 10.  ,  0.  ],
+           [ 0.33,  0.67,  6.7 ,  3.3 ],
+           [ 0.75,  0.75,  5.99,  5.99]], dtype=float32)
+    """
+
+    _class_in_files = "StackedMultiHeadAttention"
+
+    w_out = Weight[Array | None]("Output projection, (width of all heads, d_out), or None.")
+    b_out = Weight[Array | None]("Bias of the output projection, (d_out,), or None.")
+
+    def __init__(
+        self,
+        heads: Iterable[CausalAttention],
+        *,
+        w_out: ArrayInput | None = None,
+        b_out: ArrayInput | None = None,
+    ) -> None:
+        self._heads = _checked_heads(heads)
+        self._store(checked_output(w_out, b_out, self.d_out, self._w_query))
+
+    @classmethod
+    def init(
+        cls,
+        d_in: int,
+        d_out: int,
+        *,
+        num_heads: int,
+        qkv_bias: bool = False,
+        out_proj: bool = False,
+        seed: int | None = 0,
+        dtype: Any = np.float32,
+    ) -> Self:
+        """A module with random weights, drawn as torch's ``Linear`` draws them.
+
+        Parameters
+        ----------
+        d_in : int
+            Numbers per token of the input.
+        d_out : int
+            Width of all heads together, a multiple of num_heads.
+        num_heads : int
+            Number of heads, each of head_dim ``d_out // num_heads``.
+        qkv_bias : bool, default False
+            Whether queries, keys and values get biases.
+        out_proj : bool, default False
+            Whether there is an output projection (d_out, d_out), with a bias.
+        seed : int or None, default 0
+            The same seed gives the same weights, here and in :meth:`MultiHeadAttention.init`; None
+            gives new ones each time.
+        dtype : dtype, default numpy.float32
+            float32, float64, float16 or bfloat16, also by name.
+
+        Returns
+        -------
+        StackedMultiHeadAttention
+            Weights are uniform between ``-1/sqrt(n)`` and ``1/sqrt(n)``, with n the rows of the
+            weight.
+
+        Examples
+        --------
+        >>> import headway
+        >>> headway.StackedMultiHeadAttention.init(8, 8, num_heads=2, out_proj=True).num_parameters
+        264
+        """
+        from .all_heads import MultiHeadAttention
+
+        merged = MultiHeadAttention.init(
+            d_in,
+            d_out,
+            num_heads=num_heads,
+            qkv_bias=qkv_bias,
+            out_proj=out_proj,
+            seed=seed,
+            dtype=dtype,
+        )
+        return cls(single_heads(merged), w_out=merged.w_out, b_out=merged.b_out)
+
+    @classmethod
+    def from_state_dict(
+        cls, state: Mapping[str, Any], *, num_heads: int | None = None, prefix: str = ""
+    ) -> Self:
+        """A module from a state dict with the course's or torch.nn.MultiheadAttention's names.
+
+        Takes and refuses what :meth:`MultiHeadAttention.from_state_dict` does. Where a group of
+        query heads shares keys and values, each head gets a copy of them.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            NumPy arrays or tensors, the matrices (out, in) as torch stores them.
+        num_heads : int, optional
+            Number of heads; needed where the names do not tell, as ``heads.0.W_query.weight`` does.
+        prefix : str, default ""
+            What stands before the names; other keys are left alone.
+        """
+        from .all_heads import MultiHeadAttention
+
+        parts = names.read_heads(state, prefix)
+        if parts.heads:
+            names.check_count("num_heads", num_heads, len(parts.heads))
+            return cls([CausalAttention(**head) for head in parts.heads], **parts.output)
+        merged = MultiHeadAttention.from_state_dict(state, num_heads=num_heads, prefix=prefix)
+        return cls(single_heads(merged), **parts.output)
+
+    def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
+        """The weights as fresh arrays under the course's names, in torch's (out, in) orientation.
+
+        Examples
+        --------
+        >>> import headway
+        >>> module = headway.StackedMultiHeadAttention.init(3, 2, num_heads=2)
+        >>> list(module.state_dict())[:3]
+        ['heads.0.W_query.weight', 'heads.0.W_key.weight', 'heads.0.W_value.weight']
+        """
+        state: dict[str, Array] = {}
+        for n, head in enumerate(self._heads):
+            state |= head.state_dict(prefix=f"{prefix}heads.{n}.")
+        return state | names.to_state(self._weights, prefix)
+
+    @classmethod
+    def _from_file(cls, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Self:
+        return cls.from_state_dict(tensors, num_heads=int(metadata["num_heads"]))
+
+    def fuse(self) -> MultiHeadAttention:
+        """The same weights as :class:`MultiHeadAttention`, which computes all heads at once.
+
+        Returns
+        -------
+        MultiHeadAttention
+            With copies of the weights, ``num_kv_heads == num_heads``. If some heads have a bias
+            that others lack, it is 0 for these.
+
+        Raises
+        ------
+        ValueError
+            If the heads differ in head_dim.
+        """
+        from .all_heads import MultiHeadAttention
+
+        arguments: dict[str, Any] = {**side_by_side(self._heads), **self._weights}
+        return MultiHeadAttention(**arguments, num_heads=self.num_heads)
+
+    def _arrays(self) -> Iterator[Array]:
+        for head in self._heads:
+            yield from head._arrays()
+        yield from super()._arrays()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._heads = _checked_heads(self._heads)
+
+    @property
+    def _w_query(self) -> Array:
+        return self._heads[0].w_query
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads H."""
+        return len(self._heads)
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Number of key and value heads: H."""
+        return len(self._heads)
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers per token of one head's Z; a ValueError if the heads differ in it."""
+        return common_head_dim(self._heads)
+
+    @property
+    def d_out(self) -> int:
+        """Width of all heads together: the last axis of Z, before an output projection."""
+        return sum(head.head_dim for head in self._heads)
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __getitem__(self, n: int) -> CausalAttention:
+        return self._heads[n]
+
+    def __iter__(self) -> Iterator[CausalAttention]:
+        return iter(self._heads)
+
+    def _write_merged(self, x: Array, z: Array) -> None:
+        start = 0
+        for head in self._heads:
+            head._write_merged(x, z[..., start : start + head.head_dim])
+            start += head.head_dim
+
+    def _write_heads(self, x: Array, z: Array) -> None:
+        for n, head in enumerate(self._heads):
+            head._write_merged(x, z[n])
+
+
+def _checked_heads(heads: Iterable[CausalAttention]) -> tuple[CausalAttention, ...]:
+    """Copies of the heads, which have one d_in and one dtype."""
+    fix = "pass a list of headway.CausalAttention"
+    if not isinstance(heads, Iterable):
+        got = type(heads).__name__
+        raise TypeError(f"heads: expected CausalAttention modules, got {got}; {fix}")
+    given_heads = tuple(heads)
+    if not given_heads:
+        raise ValueError(f"heads: expected at least one head, got none; {fix}")
+    for n, head in enumerate(given_heads):
+        if not isinstance(head, CausalAttention):
+            raise TypeError(
+                f"heads[{n}]: expected a CausalAttention, got {type(head).__name__}; {fix}"
+            )
+        if head.d_in != given_heads[0].d_in:
+            raise ValueError(
+                f"heads[{n}]: expected d_in {given_heads[0].d_in} like heads[0], got {head.d_in}; "
+                "all heads read the same x"
+            )
+        checked(f"heads[{n}].w_query", head.w_query, given_heads[0].w_query, "heads[0].w_query")
+    return tuple(copy.copy(head) for head in given_heads)

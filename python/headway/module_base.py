@@ -1,0 +1,245 @@
+"""What the three modules have in common: checked input, sizes, copies, pickling and files."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from .arrays import Array, ArrayInput
+from .weights import check_shape, checked, frozen_copies, product
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class AttentionModule(ABC):
+    """Base of the modules. ``_weights`` holds read-only arrays by the name of their argument."""
+
+    _class_in_files: ClassVar[str]
+    _weights: dict[str, Array]
+
+    def __call__(self, x: ArrayInput) -> Array:
+        """The context vectors of ``x``, those of all heads side by side.
+
+        Parameters
+        ----------
+        x : array, (B, T, d_in) or (T, d_in)
+            Embedded tokens in the module's dtype; B and T may be 0.
+
+        Returns
+        -------
+        ndarray, (B, T, width) or (T, width)
+            Z, or ``Z @ w_out + b_out`` where the module has an output projection. In the module's
+            dtype, C-contiguous.
+
+        Raises
+        ------
+        TypeError
+            If x is no array, or of another dtype.
+        ValueError
+            If the shape of x does not fit.
+        """
+        x = self._input(x)
+        z = np.empty((*x.shape[:-1], self.d_out), x.dtype)
+        self._write_merged(x, z)
+        w_out = self._weights.get("w_out")
+        return z if w_out is None else product(z, w_out, self._weights.get("b_out"))
+
+    def heads(self, x: ArrayInput) -> Array:
+        """Z_1, ..., Z_H: the context vectors of each head by itself.
+
+        Parameters
+        ----------
+        x : array, (B, T, d_in) or (T, d_in)
+            As for the call of the module.
+
+        Returns
+        -------
+        ndarray, (H, B, T, head_dim) or (H, T, head_dim)
+            In the module's dtype, C-contiguous.
+        """
+        head_dim = self.head_dim
+        x = self._input(x)
+        z = np.empty((self.num_heads, *x.shape[:-1], head_dim), x.dtype)
+        self._write_heads(x, z)
+        return z
+
+    @abstractmethod
+    def _write_merged(self, x: Array, z: Array) -> None:
+        """Write Z of a checked ``x`` to ``z`` (..., T, d_out)."""
+
+    @abstractmethod
+    def _write_heads(self, x: Array, z: Array) -> None:
+        """Write Z_1, ..., Z_H of a checked ``x`` to ``z`` (H, ..., T, head_dim)."""
+
+    @abstractmethod
+    def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
+        """The weights under the names of the course."""
+
+    @classmethod
+    @abstractmethod
+    def _from_file(cls, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Self:
+        """The module whose ``state_dict`` and metadata a file held."""
+
+    @property
+    @abstractmethod
+    def _w_query(self) -> Array:
+        """A weight of shape (d_in, ...) in the dtype of all of them."""
+
+    @property
+    @abstractmethod
+    def num_heads(self) -> int:
+        """Number of query heads H."""
+
+    @property
+    @abstractmethod
+    def num_kv_heads(self) -> int:
+        """Number of key and value heads Hkv."""
+
+    @property
+    @abstractmethod
+    def head_dim(self) -> int:
+        """Numbers per token of one head's Q, K, V and Z."""
+
+    @property
+    @abstractmethod
+    def d_out(self) -> int:
+        """Width of all heads together: the last axis of Z, before an output projection."""
+
+    @property
+    def d_in(self) -> int:
+        """Numbers per token of the input."""
+        return int(self._w_query.shape[0])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of all weights, of the input and of the result."""
+        dtype: np.dtype[Any] = self._w_query.dtype
+        return dtype
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the weights and biases hold."""
+        return sum(array.size for array in self._arrays())
+
+    def _arrays(self) -> Iterator[Array]:
+        """Every weight and bias, once."""
+        yield from self._weights.values()
+
+    def __repr__(self) -> str:
+        sizes = {"d_in": self.d_in, "d_out": self.d_out, **self._more_sizes()}
+        sizes |= {"dtype": self.dtype.name, "num_parameters": self.num_parameters}
+        return f"{type(self).__name__}({', '.join(f'{n}={size}' for n, size in sizes.items())})"
+
+    def _more_sizes(self) -> dict[str, Any]:
+        w_out = self._weights.get("w_out")
+        return {"num_heads": self.num_heads} | ({} if w_out is None else {"w_out": w_out.shape})
+
+    # Weights ------------------------------------------------------------------------------------
+
+    def _store(self, weights: Mapping[str, Array]) -> None:
+        """Copy in these weights; the others stay."""
+        self._weights = getattr(self, "_weights", {}) | frozen_copies(weights)
+
+    def _assign(self, name: str, value: Any) -> None:
+        """Replace one weight by another one of its shape and dtype."""
+        old = self._weights.get(name)
+        if old is None:
+            raise ValueError(
+                f"{name}: expected a weight that this module has, and it was built without "
+                f"{name}; build a new {type(self).__name__} with {name}=..."
+            )
+        array = checked(name, value, old, "the weight it replaces")
+        check_shape(name, array, old.shape, "a weight is replaced by one of the same shape")
+        self._store({name: array})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickle or copy: the arrays are copied in, as in a new module."""
+        self.__dict__.update(state)
+        self._store(self._weights)
+
+    # Input --------------------------------------------------------------------------------------
+
+    def _input(self, x: ArrayInput) -> Array:
+        """``x`` as a C-contiguous array (B, T, d_in) or (T, d_in) in the module's dtype."""
+        array = checked("x", x, self._w_query, "the module's weights")
+        d_in = self.d_in
+        if array.ndim not in (2, 3):
+            fix = "add a token axis, x[None]" if array.ndim == 1 else "reshape it"
+            raise ValueError(
+                f"x: expected (B, T, {d_in}) or (T, {d_in}), got shape {array.shape}; {fix}"
+            )
+        if array.shape[-1] != d_in:
+            raise ValueError(
+                f"x: expected {d_in} numbers per token (last axis) like the rows of w_query, got "
+                f"{array.shape[-1]} in shape {array.shape}; embed the tokens in {d_in} numbers"
+            )
+        return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
+
+    # Files --------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights to a safetensors file, in one piece or not at all.
+
+        The file holds what :meth:`state_dict` returns, so torch can read it, too; its metadata
+        hold the class, the version of the format and the numbers of heads. It is written beside
+        its place and moved there at the end: a write that fails leaves an older file as it was.
+
+        Parameters
+        ----------
+        path : str or path
+            Where to write; an existing file is replaced.
+
+        Raises
+        ------
+        ImportError
+            If the package ``safetensors`` is not installed: ``pip install 'headway[io]'``.
+        OSError
+            If the file cannot be written.
+
+        Notes
+        -----
+        Memory: two copies of the weights, for as long as the call takes.
+        """
+        from . import storage
+
+        metadata = {"num_heads": str(self.num_heads), "num_kv_heads": str(self.num_kv_heads)}
+        storage.write(path, self._class_in_files, self.state_dict(), metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a module from a file that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+            The file. Only arrays and text are read from it, never code.
+
+        Returns
+        -------
+        module
+            A module of this class with the very bits of the saved one.
+
+        Raises
+        ------
+        ImportError
+            If the package ``safetensors`` is not installed: ``pip install 'headway[io]'``.
+        OSError
+            If there is no such file, or it cannot be read.
+        ValueError
+            If the file is damaged, was not written by :meth:`save`, or holds another class.
+        """
+        from . import storage
+
+        tensors, metadata = storage.read(path, cls._class_in_files)
+        try:
+            return cls._from_file(tensors, metadata)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"path: expected a sound {cls._class_in_files} in {os.fspath(path)}, got {error}; "
+                "save the module again"
+            ) from error
