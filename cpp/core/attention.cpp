@@ -1,10 +1,13 @@
 #include "attention.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <new>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "dispatch.hpp"
@@ -101,57 +104,114 @@ void store_lse(const AttentionProblem& p, const TaskPlace& place, const double* 
   }
 }
 
-// Calls body(task, place, reference, sum, thread, stop) for each task; reference and sum hold one double per row.
-template <class Body>
-void for_each_task(const AttentionProblem& problem, const KindKernels& kernels, const InterruptCheck& interrupted,
-                   const Body& body) {
-  if (problem.batch == 0 || problem.num_heads == 0 || problem.num_queries == 0) return;
-  if (problem.head_dim > kMaxWidth || problem.value_dim > kMaxWidth) throw std::bad_alloc();
-  const Plan plan = make_plan(problem, kernels, num_threads());
-  const std::size_t workspace = round_up(kernels.workspace_bytes(problem.head_dim, problem.value_dim));
-  const std::size_t numbers = round_up(sizeof(double) * static_cast<std::size_t>(kernels.rows_per_task));
-  const std::size_t per_thread = workspace + 2 * numbers;
-  const Scratch scratch(per_thread * static_cast<std::size_t>(plan.num_threads));
-  run_tasks(plan.num_tasks, plan.num_threads, interrupted, [&](std::int64_t index, int thread, StopFlag& stop) {
-    std::byte* memory = scratch.data() + per_thread * static_cast<std::size_t>(thread);
-    const TaskPlace place = place_of(plan, problem, index);
-    auto* reference = reinterpret_cast<double*>(memory + workspace);
-    auto* sum = reinterpret_cast<double*>(memory + workspace + numbers);
-    body(task_of(problem, place, memory), place, reference, sum, thread, stop);
-  });
+// A problem's plan and the memory for it: one slot for each thread, and `shared` more.
+class Run {
+ public:
+  Run(const AttentionProblem& p, bool split, const InterruptCheck& check)
+      : problem(p),
+        kernels(headway::kernels().kinds[static_cast<int>(p.kind)]),
+        plan(make_plan(p, kernels, num_threads())),
+        interrupted(check) {
+    if (p.head_dim > kMaxWidth || p.value_dim > kMaxWidth) throw std::bad_alloc();
+    if (!split) plan.num_spans = 1;
+    workspace_ = round_up(kernels.workspace_bytes(p.head_dim, p.value_dim));
+    numbers_ = round_up(sizeof(double) * static_cast<std::size_t>(kernels.rows_per_task));
+    const std::int64_t shared = plan.num_spans > 1 ? plan.num_tasks : 0;
+    scratch_.emplace(slot_bytes() * static_cast<std::size_t>(plan.num_threads + shared));
+  }
+
+  AttentionTask task(const TaskPlace& place, std::int64_t slot) const {
+    return task_of(problem, place, memory(slot));
+  }
+  double* references(std::int64_t slot) const { return reinterpret_cast<double*>(memory(slot) + workspace_); }
+  double* sums(std::int64_t slot) const { return reinterpret_cast<double*>(memory(slot) + workspace_ + numbers_); }
+
+  void finish(const AttentionTask& task, const TaskPlace& place, std::int64_t slot) const {
+    kernels.finish(task, references(slot), sums(slot));
+    if (problem.lse.data != nullptr) store_lse(problem, place, references(slot), sums(slot));
+  }
+
+  const AttentionProblem& problem;
+  const KindKernels& kernels;
+  Plan plan;
+  const InterruptCheck& interrupted;
+
+ private:
+  std::size_t slot_bytes() const { return workspace_ + 2 * numbers_; }
+  std::byte* memory(std::int64_t slot) const { return scratch_->data() + slot_bytes() * static_cast<std::size_t>(slot); }
+
+  std::size_t workspace_ = 0, numbers_ = 0;
+  std::optional<Scratch> scratch_;
+};
+
+// Each task in one thread, its spans one after the other.
+void attend_tasks(const Run& run) {
+  run_tasks(run.plan.num_tasks, run.plan.num_threads, run.interrupted,
+            [&](std::int64_t index, int thread, StopFlag& stop) {
+              const TaskPlace place = place_of(run.plan, run.problem, index);
+              const AttentionTask task = run.task(place, thread);
+              if (attend(run.kernels, task, thread, stop)) run.finish(task, place, thread);
+            });
 }
+
+// Few tasks, long ones: spans go to the threads one at a time, in ascending order, and a thread waits with its part
+// until all earlier spans of the task are joined. The first outstanding span never waits, so the work always goes on.
+void attend_spans(const Run& run) {
+  const std::int64_t spans = run.plan.num_spans;
+  std::vector<std::atomic<std::int64_t>> joined(static_cast<std::size_t>(run.plan.num_tasks));
+  run_tasks(run.plan.num_tasks * spans, run.plan.num_threads, run.interrupted,
+            [&](std::int64_t index, int thread, StopFlag& stop) {
+              const std::int64_t span = index % spans, slot = run.plan.num_threads + index / spans;
+              const TaskPlace place = place_of(run.plan, run.problem, index / spans);
+              const AttentionTask total = run.task(place, slot), part = run.task(place, thread);
+              const std::int64_t begin = span * kKeysPerSpan, end = std::min(begin + kKeysPerSpan, visible_end(part));
+              run.kernels.begin(part);
+              if (begin < end) run.kernels.attend_span(part, begin, end);
+              auto& turn = joined[static_cast<std::size_t>(index / spans)];
+              while (turn.load(std::memory_order_acquire) != span) {
+                if (stop.should_stop(thread)) return;
+                std::this_thread::yield();
+              }
+              if (span == 0) run.kernels.begin(total);
+              if (begin < end) run.kernels.join(total, part);
+              if (span == spans - 1) run.finish(total, place, slot);
+              turn.store(span + 1, std::memory_order_release);
+            });
+}
+
+bool is_empty(const AttentionProblem& p) { return p.batch == 0 || p.num_heads == 0 || p.num_queries == 0; }
 
 }  // namespace
 
 void attention(const AttentionProblem& problem, const InterruptCheck& interrupted) {
-  const KindKernels& kernels = headway::kernels().kinds[static_cast<int>(problem.kind)];
-  for_each_task(problem, kernels, interrupted,
-                [&](const AttentionTask& task, const TaskPlace& place, double* reference, double* sum, int thread,
-                    StopFlag& stop) {
-                  if (!attend(kernels, task, thread, stop)) return;
-                  kernels.finish(task, reference, sum);
-                  if (problem.lse.data != nullptr) store_lse(problem, place, reference, sum);
-                });
+  if (is_empty(problem)) return;
+  const Run run(problem, true, interrupted);
+  if (run.plan.num_spans > 1) {
+    attend_spans(run);
+  } else {
+    attend_tasks(run);
+  }
 }
 
 void attention_scores(const AttentionProblem& problem, ScoreStage stage, const InterruptCheck& interrupted) {
-  const KindKernels& kernels = headway::kernels().kinds[static_cast<int>(problem.kind)];
+  if (is_empty(problem)) return;
   AttentionProblem p = problem;
   p.value_dim = 0;  // the weights need the sums of the first pass, not its context
   p.v = p.k;
-  for_each_task(p, kernels, interrupted,
-                [&](const AttentionTask& task, const TaskPlace&, double*, double*, int thread, StopFlag& stop) {
-                  if (stage == ScoreStage::kWeights) {
-                    if (!attend(kernels, task, thread, stop)) return;
-                  } else {
-                    kernels.begin(task);
-                  }
-                  for_each_span(task.num_keys, [&](std::int64_t begin, std::int64_t end) {
-                    if (stop.should_stop(thread)) return false;
-                    kernels.store_scores(task, begin, end, stage);
-                    return true;
-                  });
-                });
+  const Run run(p, false, interrupted);
+  run_tasks(run.plan.num_tasks, run.plan.num_threads, interrupted, [&](std::int64_t index, int thread, StopFlag& stop) {
+    const AttentionTask task = run.task(place_of(run.plan, p, index), thread);
+    if (stage == ScoreStage::kWeights) {
+      if (!attend(run.kernels, task, thread, stop)) return;
+    } else {
+      run.kernels.begin(task);
+    }
+    for_each_span(task.num_keys, [&](std::int64_t begin, std::int64_t end) {
+      if (stop.should_stop(thread)) return false;
+      run.kernels.store_scores(task, begin, end, stage);
+      return true;
+    });
+  });
 }
 
 double fma_peak(double seconds, int threads, const InterruptCheck& interrupted) {

@@ -28,7 +28,9 @@ Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int 
   }
   plan.tasks_per_head = divide_up(plan.rows, plan.rows_per_task);
   plan.num_tasks = heads * plan.tasks_per_head;
-  plan.num_threads = static_cast<int>(std::min<std::int64_t>(plan.num_threads, plan.num_tasks));
+  // Too few tasks for the threads, but long ones: the spans of a task go to several threads.
+  plan.num_spans = plan.num_tasks < 2 * plan.num_threads ? divide_up(problem.num_keys, kKeysPerSpan) : 1;
+  plan.num_threads = static_cast<int>(std::min<std::int64_t>(plan.num_threads, plan.num_tasks * plan.num_spans));
   return plan;
 }
 

@@ -12,6 +12,7 @@ struct Plan {
   std::int64_t rows_per_task;
   std::int64_t tasks_per_head;
   std::int64_t num_tasks;        // batch * num_kv_heads * tasks_per_head
+  std::int64_t num_spans;        // spans of keys that several threads work on at once; 1: a task stays in its thread
   int num_threads;
 };
 

@@ -36,13 +36,16 @@ struct AttentionTask {
   void* workspace;                   // workspace_bytes, 64-byte aligned, kept from begin to finish
 };
 
-// The steps of one task, in order: begin; attend_span for each span of keys, ascending; finish.
+// The steps of one task, in order: begin; attend_span for each span of keys, ascending; finish. Or the spans on several
+// threads: each begins a copy of the task with a workspace of its own and attends one span; the copies are joined, in
+// ascending order of spans, to one more copy that has only begun, and that one is finished. The bits are the same.
 struct KindKernels {
   std::int64_t rows_per_panel;  // rows that one pass over the keys serves
   std::int64_t rows_per_task;   // a whole number of panels
   std::size_t (*workspace_bytes)(std::int64_t head_dim, std::int64_t value_dim);
   void (*begin)(const AttentionTask& task);
   void (*attend_span)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end);
+  void (*join)(const AttentionTask& total, const AttentionTask& part);
   // Writes the context rows; reference and sum get num_rows values each: lse = ln 2 * (reference + log2(sum)),
   // and sum = 0 for a row that saw nothing.
   void (*finish)(const AttentionTask& task, double* reference, double* sum);

@@ -289,6 +289,16 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
   }
 }
 
+// The spans so far of one copy of a task <- joined with those of another copy, which come later.
+template <class S>
+void join_tasks(const AttentionTask& total, const AttentionTask& part) {
+  auto& to = workspace_of<S>(total);
+  auto& from = workspace_of<S>(part);
+  for (int p = 0; p < to.num_panels; ++p) {
+    join<S>(to.panels[p].total, from.panels[p].total, total.value_dim, to.panels[p].vecs * S::kLanes);
+  }
+}
+
 // context / sum -> the output rows; a row that saw nothing gives 0.
 template <class S, class Element>
 void finish_task(const AttentionTask& task, double* reference, double* sum) {

@@ -19,6 +19,7 @@ constexpr KindKernels kernels_of() {
           },
       .begin = begin_task<S, Element>,
       .attend_span = attend_span<S, Element>,
+      .join = join_tasks<S>,
       .finish = finish_task<S, Element>,
       .store_scores = store_scores<S, Element>,
   };

@@ -28,20 +28,25 @@ template <class S, int kRows, int kVecs>
   }
 }
 
-// r (kLanes, kLanes) -> its transpose: log2(kLanes) rounds that interleave register i with register i + kLanes / 2.
+// r (kLanes, kLanes) -> its transpose, by the wrapper's own way where it has one, else in log2(kLanes) rounds that
+// interleave register i with register i + kLanes / 2.
 template <class S>
 [[gnu::always_inline]] inline void transpose(typename S::Vec (&r)[S::kLanes]) {
-  constexpr int kHalf = S::kLanes / 2;
+  if constexpr (requires { S::transpose(r); }) {
+    S::transpose(r);
+  } else {
+    constexpr int kHalf = S::kLanes / 2;
 #pragma GCC unroll 8
-  for (int round = 1; round < S::kLanes; round *= 2) {
-    typename S::Vec t[S::kLanes];
+    for (int round = 1; round < S::kLanes; round *= 2) {
+      typename S::Vec t[S::kLanes];
 #pragma GCC unroll 16
-    for (int i = 0; i < kHalf; ++i) {
-      t[2 * i] = S::zip_low(r[i], r[i + kHalf]);
-      t[2 * i + 1] = S::zip_high(r[i], r[i + kHalf]);
+      for (int i = 0; i < kHalf; ++i) {
+        t[2 * i] = S::zip_low(r[i], r[i + kHalf]);
+        t[2 * i + 1] = S::zip_high(r[i], r[i + kHalf]);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < S::kLanes; ++i) r[i] = t[i];
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < S::kLanes; ++i) r[i] = t[i];
   }
 }
 

@@ -46,12 +46,23 @@ struct VecF32 {
     return _mm256_and_ps(m, _mm256_mul_ps(p, power));
   }
 
-  // a0 b0 a1 b1 ... of the lower (upper) halves of a and b.
-  static Vec zip_low(Vec a, Vec b) {
-    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x20);
-  }
-  static Vec zip_high(Vec a, Vec b) {
-    return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
+  // Transposes in place: 4 x 4 within the halves of the registers, then halves are exchanged.
+  static void transpose(Vec (&r)[kLanes]) {
+    Vec t[kLanes];
+#pragma GCC unroll 2
+    for (int i = 0; i < kLanes; i += 4) {
+      const Vec even_low = _mm256_unpacklo_ps(r[i], r[i + 2]), even_high = _mm256_unpackhi_ps(r[i], r[i + 2]);
+      const Vec odd_low = _mm256_unpacklo_ps(r[i + 1], r[i + 3]), odd_high = _mm256_unpackhi_ps(r[i + 1], r[i + 3]);
+      t[i] = _mm256_unpacklo_ps(even_low, odd_low);
+      t[i + 1] = _mm256_unpackhi_ps(even_low, odd_low);
+      t[i + 2] = _mm256_unpacklo_ps(even_high, odd_high);
+      t[i + 3] = _mm256_unpackhi_ps(even_high, odd_high);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      r[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+      r[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+    }
   }
 
   static __m256i first(int n) {
@@ -135,11 +146,18 @@ struct VecF64 {
     const __m256d power = _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52));
     return _mm256_and_pd(m, _mm256_mul_pd(p, power));
   }
-  static Vec zip_low(Vec a, Vec b) {
-    return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x20);
-  }
-  static Vec zip_high(Vec a, Vec b) {
-    return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31);
+  static void transpose(Vec (&r)[kLanes]) {
+    Vec t[kLanes];
+#pragma GCC unroll 2
+    for (int i = 0; i < kLanes; i += 2) {
+      t[i] = _mm256_unpacklo_pd(r[i], r[i + 1]);
+      t[i + 1] = _mm256_unpackhi_pd(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      r[i] = _mm256_permute2f128_pd(t[i], t[i + 2], 0x20);
+      r[i + 2] = _mm256_permute2f128_pd(t[i], t[i + 2], 0x31);
+    }
   }
   static __m256i first(int n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
   static Vec load_elements(const double* p, int n) { return _mm256_maskload_pd(p, first(n)); }
