@@ -9,7 +9,7 @@ namespace headway {
 namespace {
 
 inline constexpr int kPanelsPerTask = 2;
-inline constexpr int kKeysPerBlock = 256;  // divides kKeysPerSpan; a multiple of every tile's rows but the remainder
+inline constexpr int kKeysPerBlock = 128;  // divides kKeysPerSpan; a multiple of every tile's rows but the remainder
 
 template <class Real>
 struct Panel {
@@ -124,15 +124,24 @@ void begin_task(const AttentionTask& task) {
 // Writes the limits of the panel's lanes relative to the span. They fit float32 exactly: a span is short.
 template <class S>
 void set_limits(const AttentionTask& task, Panel<typename S::Real>& panel, std::int64_t key_begin) {
+  const auto relative = [&](std::int64_t limit) {
+    limit -= key_begin;
+    return static_cast<std::int32_t>(limit < -1 ? -1 : limit > kKeysPerSpan ? kKeysPerSpan : limit);
+  };
+  const int lanes = panel.vecs * S::kLanes;
+  const std::int32_t first = relative(panel.first_limit), last = relative(panel.last_limit);
+  if (first == last) {
+    for (int lane = 0; lane < lanes; ++lane) panel.limits[lane] = static_cast<typename S::Real>(first);
+    return;
+  }
+  // Rising by one per token, between what the first and the last row see.
   RowCursor row(panel.first_row, task.group);
-  std::int64_t limit = 0;
-  for (int lane = 0; lane < panel.vecs * S::kLanes; ++lane) {
-    if (lane < panel.num_rows) {
-      limit = last_visible_key(task, row.token) - key_begin;
-      limit = limit < -1 ? -1 : limit > kKeysPerSpan ? kKeysPerSpan : limit;
-      row.next();
-    }
-    panel.limits[lane] = static_cast<typename S::Real>(limit);
+  const std::int64_t token = row.token;
+  const std::int64_t start = task.first_position - key_begin;
+  for (int lane = 0; lane < lanes; ++lane) {
+    const std::int64_t limit = start + (task.group == 1 ? token + lane : row.token);
+    panel.limits[lane] = static_cast<typename S::Real>(limit < first ? first : limit > last ? last : limit);
+    if (task.group != 1) row.next();
   }
 }
 

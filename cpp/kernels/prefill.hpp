@@ -216,33 +216,38 @@ template <class S, int kVecs, int kRows>
   }
 }
 
-// Masked groups: the first vector with a lane that sees the group's first key, as a constant.
+// Masked groups of keys from `key` to `count`, with the first vector that has a lane seeing the group's first key as a
+// constant. Where only the last vector is left, two groups make a tile, so that enough sums are under way.
 template <class S, int kVecs, int kFirst>
-[[gnu::always_inline]] inline void weigh_edge_group(const TileArgs<typename S::Real>& args, std::int64_t key) {
+[[gnu::always_inline]] inline void weigh_edge_keys(const TileArgs<typename S::Real>& args, std::int64_t key,
+                                                   std::int64_t count) {
   if constexpr (kFirst + 1 < kVecs) {
-    const auto last_limit = args.panel->limits[(kFirst + 1) * S::kLanes - 1];
-    if (last_limit < static_cast<typename S::Real>(args.block->offset + key)) {
-      return weigh_edge_group<S, kVecs, kFirst + 1>(args, key);
+    const auto edge = static_cast<std::int64_t>(args.panel->limits[(kFirst + 1) * S::kLanes - 1]) + 1 - args.block->offset;
+    for (; key < count && key < edge; key += kKeysPerGroup) weigh_keys<S, kVecs, kFirst, kKeysPerGroup, true>(args, key);
+    weigh_edge_keys<S, kVecs, kFirst + 1>(args, key, count);
+  } else {
+    constexpr int kTwo = 2 * kKeysPerGroup;
+    for (; key + kKeysPerGroup < count && key + kTwo <= args.block->count; key += kTwo) {
+      weigh_keys<S, kVecs, kFirst, kTwo, true>(args, key);
     }
+    for (; key < count; key += kKeysPerGroup) weigh_keys<S, kVecs, kFirst, kKeysPerGroup, true>(args, key);
   }
-  weigh_keys<S, kVecs, kFirst, kKeysPerGroup, true>(args, key);
 }
 
-// Tiles of kRows context rows, then the remainder in ever smaller powers of two.
+// Tiles of kRows context rows, then the remainder in ever fewer rows.
 template <class S, int kVecs, int kRows>
 [[gnu::always_inline]] inline void add_all_context(const TileArgs<typename S::Real>& args, std::int64_t d,
                                                    std::int64_t full, std::int64_t count) {
   for (; d + kRows <= args.task->value_dim; d += kRows) add_context<S, kVecs, kRows>(args, d, full, count);
-  if constexpr (kRows > 1) add_all_context<S, kVecs, kRows / 2>(args, d, full, count);
+  constexpr int kFewer = kRows > 4 ? (kRows > 8 ? 8 : 4) : kRows / 2;
+  if constexpr (kRows > 1) add_all_context<S, kVecs, kFewer>(args, d, full, count);
 }
-
-constexpr int floor_pow2(int n) { return n < 2 ? 1 : 2 * floor_pow2(n / 2); }
 
 // One block of keys for one panel.
 template <class S, int kVecs>
 void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begin) {
   constexpr int kScoreRows = S::kAccumulators / kVecs / kKeysPerGroup * kKeysPerGroup;
-  constexpr int kContextRows = floor_pow2(S::kAccumulators / kVecs);
+  constexpr int kContextRows = S::kContextAccumulators / kVecs;
   const auto& panel = *args.panel;
   const std::int64_t begin = span_begin + args.block->offset;
   const auto clamp = [&](std::int64_t n) { return n < 0 ? 0 : n > args.block->count ? args.block->count : n; };
@@ -253,7 +258,7 @@ void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begi
   std::int64_t key = 0;
   for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false>(args, key);
   for (; key + kKeysPerGroup <= full; key += kKeysPerGroup) weigh_keys<S, kVecs, 0, kKeysPerGroup, false>(args, key);
-  for (; key < count; key += kKeysPerGroup) weigh_edge_group<S, kVecs, 0>(args, key);
+  weigh_edge_keys<S, kVecs, 0>(args, key, count);
   add_all_context<S, kVecs, kContextRows>(args, 0, full, count);
   args.state->started = true;
 }

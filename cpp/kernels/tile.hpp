@@ -65,20 +65,60 @@ struct RowCursor {
   }
 };
 
+// n columns of `count` rows <-> lanes of n rows of a matrix. Whole blocks (both kLanes, constants after inlining) go
+// through registers alone, without a branch or a mask.
+template <class S, class Element>
+[[gnu::always_inline]] inline void load_block_transposed(const Element* const (&rows)[S::kLanes], std::int64_t at,
+                                                         int count, int n, typename S::Real* matrix,
+                                                         std::ptrdiff_t lane_stride) {
+  typename S::Vec r[S::kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < S::kLanes; ++i) r[i] = i < count ? S::load_elements(rows[i] + at, n) : S::zero();
+  transpose<S>(r);
+#pragma GCC unroll 16
+  for (int i = 0; i < S::kLanes; ++i) {
+    if (i < n) S::store(matrix + (at + i) * lane_stride, r[i]);
+  }
+}
+
+template <class S, class Element>
+[[gnu::always_inline]] inline void store_block_transposed(const typename S::Real* matrix, std::ptrdiff_t lane_stride,
+                                                          std::int64_t at, int count, int n,
+                                                          typename S::Vec factor, Element* const (&rows)[S::kLanes]) {
+  typename S::Vec r[S::kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < S::kLanes; ++i) {
+    r[i] = i < n ? S::mul(S::load(matrix + (at + i) * lane_stride), factor) : S::zero();
+  }
+  transpose<S>(r);
+#pragma GCC unroll 16
+  for (int i = 0; i < S::kLanes; ++i) {
+    if (i < count) S::store_elements(rows[i] + at, r[i], n);
+  }
+}
+
 // rows[i] (depth), i < count -> lanes i of matrix (depth, lane_stride); lanes from count to kLanes become 0.
 template <class S, class Element>
 void load_transposed(const Element* const (&rows)[S::kLanes], int count, std::int64_t depth,
                      typename S::Real* matrix, std::ptrdiff_t lane_stride) {
-  for (std::int64_t at = 0; at < depth; at += S::kLanes) {
-    const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
-    typename S::Vec r[S::kLanes];
-#pragma GCC unroll 16
-    for (int i = 0; i < S::kLanes; ++i) r[i] = i < count ? S::load_elements(rows[i] + at, n) : S::zero();
-    transpose<S>(r);
-#pragma GCC unroll 16
-    for (int i = 0; i < S::kLanes; ++i) {
-      if (i < n) S::store(matrix + (at + i) * lane_stride, r[i]);
+  std::int64_t at = 0;
+  if constexpr (requires(typename S::Vec(&r)[4]) { S::load_columns(rows, at, r); }) {
+    if (count == S::kLanes) {
+      for (; at + S::kColumns <= depth; at += S::kColumns) {
+        typename S::Vec r[S::kColumns];
+        S::load_columns(rows, at, r);
+#pragma GCC unroll 4
+        for (int i = 0; i < S::kColumns; ++i) S::store(matrix + (at + i) * lane_stride, r[i]);
+      }
     }
+  } else if (count == S::kLanes) {
+    for (; at + S::kLanes <= depth; at += S::kLanes) {
+      load_block_transposed<S>(rows, at, S::kLanes, S::kLanes, matrix, lane_stride);
+    }
+  }
+  for (; at < depth; at += S::kLanes) {
+    const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
+    load_block_transposed<S>(rows, at, count, n, matrix, lane_stride);
   }
 }
 
@@ -86,18 +126,15 @@ void load_transposed(const Element* const (&rows)[S::kLanes], int count, std::in
 template <class S, class Element>
 void store_transposed(const typename S::Real* matrix, std::ptrdiff_t lane_stride, std::int64_t depth,
                       typename S::Vec factor, Element* const (&rows)[S::kLanes], int count) {
-  for (std::int64_t at = 0; at < depth; at += S::kLanes) {
+  std::int64_t at = 0;
+  if (count == S::kLanes) {
+    for (; at + S::kLanes <= depth; at += S::kLanes) {
+      store_block_transposed<S>(matrix, lane_stride, at, S::kLanes, S::kLanes, factor, rows);
+    }
+  }
+  for (; at < depth; at += S::kLanes) {
     const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
-    typename S::Vec r[S::kLanes];
-#pragma GCC unroll 16
-    for (int i = 0; i < S::kLanes; ++i) {
-      r[i] = i < n ? S::mul(S::load(matrix + (at + i) * lane_stride), factor) : S::zero();
-    }
-    transpose<S>(r);
-#pragma GCC unroll 16
-    for (int i = 0; i < S::kLanes; ++i) {
-      if (i < count) S::store_elements(rows[i] + at, r[i], n);
-    }
+    store_block_transposed<S>(matrix, lane_stride, at, count, n, factor, rows);
   }
 }
 

@@ -15,7 +15,8 @@ struct VecF32 {
   using Mask = __m256;  // all bits of a lane set or clear
   static constexpr int kLanes = 8;
   static constexpr int kPanelVecs = 3;     // vectors of queries in a panel
-  static constexpr int kAccumulators = 12;
+  static constexpr int kAccumulators = 12;  // of a score tile
+  static constexpr int kContextAccumulators = 12;  // of a context tile
 
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec set1(Real x) { return _mm256_set1_ps(x); }
@@ -63,6 +64,24 @@ struct VecF32 {
       r[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
       r[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
     }
+  }
+
+  // Columns at .. at + 3 of 8 rows -> r[0 .. 3], row i in lane i: the rows are put together in halves while they are
+  // loaded, which leaves two rounds of shuffles instead of three.
+  static constexpr int kColumns = 4;
+  static void load_columns(const float* const (&rows)[kLanes], std::ptrdiff_t at, Vec (&r)[kColumns]) {
+    Vec t[kColumns];
+#pragma GCC unroll 4
+    for (int i = 0; i < kColumns; ++i) {
+      t[i] = _mm256_castps128_ps256(_mm_loadu_ps(rows[i] + at));
+      t[i] = _mm256_insertf128_ps(t[i], _mm_loadu_ps(rows[4 + i] + at), 1);
+    }
+    const Vec even_low = _mm256_unpacklo_ps(t[0], t[2]), even_high = _mm256_unpackhi_ps(t[0], t[2]);
+    const Vec odd_low = _mm256_unpacklo_ps(t[1], t[3]), odd_high = _mm256_unpackhi_ps(t[1], t[3]);
+    r[0] = _mm256_unpacklo_ps(even_low, odd_low);
+    r[1] = _mm256_unpackhi_ps(even_low, odd_low);
+    r[2] = _mm256_unpacklo_ps(even_high, odd_high);
+    r[3] = _mm256_unpackhi_ps(even_high, odd_high);
   }
 
   static __m256i first(int n) {
@@ -120,7 +139,8 @@ struct VecF64 {
   using Mask = __m256d;
   static constexpr int kLanes = 4;
   static constexpr int kPanelVecs = 3;
-  static constexpr int kAccumulators = 12;
+  static constexpr int kAccumulators = 12;  // of a score tile
+  static constexpr int kContextAccumulators = 12;  // of a context tile
 
   static Vec zero() { return _mm256_setzero_pd(); }
   static Vec set1(Real x) { return _mm256_set1_pd(x); }

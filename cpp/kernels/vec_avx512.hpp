@@ -15,7 +15,8 @@ struct VecF32 {
   using Mask = __mmask16;
   static constexpr int kLanes = 16;
   static constexpr int kPanelVecs = 4;     // vectors of queries in a panel
-  static constexpr int kAccumulators = 16;
+  static constexpr int kAccumulators = 16;  // of a score tile
+  static constexpr int kContextAccumulators = 24;  // of a context tile
 
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec set1(Real x) { return _mm512_set1_ps(x); }
@@ -49,6 +50,26 @@ struct VecF32 {
     return _mm512_permutex2var_ps(a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
   }
 
+  // Columns at .. at + 3 of 16 rows -> r[0 .. 3], row i in lane i. The rows are put together in quarters while they are
+  // loaded, which leaves two rounds of shuffles instead of four.
+  static constexpr int kColumns = 4;
+  static void load_columns(const float* const (&rows)[kLanes], std::ptrdiff_t at, Vec (&r)[kColumns]) {
+    Vec t[kColumns];
+#pragma GCC unroll 4
+    for (int i = 0; i < kColumns; ++i) {
+      t[i] = _mm512_castps128_ps512(_mm_loadu_ps(rows[i] + at));
+      t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(rows[4 + i] + at), 1);
+      t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(rows[8 + i] + at), 2);
+      t[i] = _mm512_insertf32x4(t[i], _mm_loadu_ps(rows[12 + i] + at), 3);
+    }
+    const Vec even_low = _mm512_unpacklo_ps(t[0], t[2]), even_high = _mm512_unpackhi_ps(t[0], t[2]);
+    const Vec odd_low = _mm512_unpacklo_ps(t[1], t[3]), odd_high = _mm512_unpackhi_ps(t[1], t[3]);
+    r[0] = _mm512_unpacklo_ps(even_low, odd_low);
+    r[1] = _mm512_unpackhi_ps(even_low, odd_low);
+    r[2] = _mm512_unpacklo_ps(even_high, odd_high);
+    r[3] = _mm512_unpackhi_ps(even_high, odd_high);
+  }
+
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
 
   // The first n elements, widened; the other lanes are 0.
@@ -79,7 +100,8 @@ struct VecF64 {
   using Mask = __mmask8;
   static constexpr int kLanes = 8;
   static constexpr int kPanelVecs = 4;
-  static constexpr int kAccumulators = 16;
+  static constexpr int kAccumulators = 16;  // of a score tile
+  static constexpr int kContextAccumulators = 24;  // of a context tile
 
   static Vec zero() { return _mm512_setzero_pd(); }
   static Vec set1(Real x) { return _mm512_set1_pd(x); }

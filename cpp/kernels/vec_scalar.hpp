@@ -17,7 +17,8 @@ struct BaselineVec {
   typedef Int Mask __attribute__((vector_size(16)));  // all bits of a lane set or clear
   static constexpr int kLanes = 16 / static_cast<int>(sizeof(Real));
   static constexpr int kPanelVecs = 2;  // vectors of queries in a panel
-  static constexpr int kAccumulators = 8;
+  static constexpr int kAccumulators = 8;  // of a score tile
+  static constexpr int kContextAccumulators = 8;  // of a context tile
   static constexpr Real kShift = static_cast<Real>(Int{3} << (kMantissaBits - 1));  // 1.5 * 2^mantissa bits
 
   static Vec zero() { return Vec{}; }
