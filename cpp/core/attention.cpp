@@ -87,7 +87,7 @@ bool attend(const KindKernels& kernels, const AttentionTask& task, int thread, S
   });
 }
 
-// lse = ln 2 * (reference + log2(sum)); -inf for a row that saw nothing.
+// lse = reference + log(sum); -inf for a row that saw nothing.
 void store_lse(const AttentionProblem& p, const TaskPlace& place, const double* reference, const double* sum) {
   const std::int64_t group = p.num_heads / p.num_kv_heads;
   for (std::int64_t i = 0; i < place.num_rows; ++i) {
@@ -95,7 +95,7 @@ void store_lse(const AttentionProblem& p, const TaskPlace& place, const double* 
     const std::ptrdiff_t at = place.batch * p.lse.batch_stride + (place.kv_head * group + row % group) * p.lse.head_stride +
                               row / group * p.lse.token_stride;
     const double lse = sum[i] == 0 ? -std::numeric_limits<double>::infinity()
-                                   : 0.69314718055994530942 * (reference[i] + std::log2(sum[i]));
+                                   : reference[i] + std::log(sum[i]);
     if (p.kind == ElementKind::kFloat64) {
       static_cast<double*>(p.lse.data)[at] = lse;
     } else {

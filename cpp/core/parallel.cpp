@@ -97,6 +97,27 @@ int threads_from(const char* name) {
   return static_cast<int>(std::min<long>(count, kMaxThreads));
 }
 
+// Up to `wanted` threads that can be started beside each other, the calling one included. The OpenMP runtime ends the
+// process when it cannot start a thread, so it is asked for a number only once this has gone well in this thread.
+[[maybe_unused]] int startable_threads(int wanted) {
+  thread_local int proven = 1;
+  if (wanted <= proven) return wanted;
+  std::vector<std::thread> trial;
+  std::atomic<bool> done{false};
+  try {
+    trial.reserve(static_cast<std::size_t>(wanted));
+    for (int thread = 1; thread < wanted; ++thread) trial.emplace_back([&] { done.wait(false); });
+  } catch (const std::system_error&) {
+    // As many as there are.
+  }
+  done.store(true);
+  done.notify_all();
+  for (auto& thread : trial) thread.join();
+  const int started = static_cast<int>(trial.size()) + 1;
+  proven = std::max(proven, started);
+  return started;
+}
+
 const char* const kVariables[] = {"HEADWAY_NUM_THREADS", "OMP_NUM_THREADS"};
 std::atomic<const char*> source{nullptr};
 
@@ -159,6 +180,7 @@ void run_tasks(std::int64_t num_tasks, int threads, const std::function<bool()>&
 #if defined(_OPENMP)
   if (omp_in_parallel()) threads = 1;
   const bool openmp = !forked.load();
+  if (openmp && threads > 1 && num_tasks > 1) threads = startable_threads(threads);
 #else
   const bool openmp = false;
 #endif

@@ -46,7 +46,7 @@ struct KindKernels {
   void (*begin)(const AttentionTask& task);
   void (*attend_span)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end);
   void (*join)(const AttentionTask& total, const AttentionTask& part);
-  // Writes the context rows; reference and sum get num_rows values each: lse = ln 2 * (reference + log2(sum)),
+  // Writes the context rows; reference and sum get num_rows values each: lse = reference + log(sum),
   // and sum = 0 for a row that saw nothing.
   void (*finish)(const AttentionTask& task, double* reference, double* sum);
   void (*store_scores)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end, ScoreStage stage);

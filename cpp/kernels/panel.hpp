@@ -47,7 +47,7 @@ std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t hea
     state.context = take(value_dim * kLanes);
     state.reference = take(kLanes);
     state.sum = take(kLanes);
-    state.threshold = take(kLanes);
+    state.bound = take(kLanes);
   };
   w.weights = take(kKeysPerBlock * kLanes);
   for (auto& panel : w.panels) {
@@ -89,7 +89,8 @@ inline std::int64_t last_visible_key(const AttentionTask& task, std::int64_t tok
   return limit < -1 ? -1 : limit > last ? last : limit;
 }
 
-// Cuts the task's rows into panels and packs their queries: rows (head_dim) -> lanes of queries (head_dim, lanes).
+// Cuts the task's rows into panels and packs their queries: rows (head_dim) -> lanes of queries (head_dim, lanes), times the sign of
+// the scale.
 template <class S, class Element>
 void begin_task(const AttentionTask& task) {
   auto& w = workspace_of<S>(task);
@@ -115,6 +116,10 @@ void begin_task(const AttentionTask& task) {
         row.next();
       }
       load_transposed<S>(rows, count, task.head_dim, panel.queries + lane, lanes);
+    }
+    if (!(task.scale > 0)) {  // products take the sign of the scale from the queries
+      const auto sign = static_cast<typename S::Real>(task.scale < 0 ? -1 : 0);
+      for (std::int64_t i = 0; i < task.head_dim * lanes; ++i) panel.queries[i] *= sign;
     }
     panel.total.reset(lanes);
     rows_left -= panel.num_rows;

@@ -85,7 +85,7 @@ struct TileArgs {
   const Panel<Real>* panel;
   Softmax<Real>* state;
   Real* weights;  // (kKeysPerBlock, lanes)
-  Real scale2;    // scale * log2(e)
+  SoftmaxScale<Real> scale;
 };
 
 // Scores of kRows keys from `key` on (in the block) for the vectors kFirst .. kVecs - 1 of the panel, and from them
@@ -109,51 +109,45 @@ template <class S, int kVecs, int kFirst, int kRows, bool kMasked>
   multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
                                  panel.queries + kLane, kLanes, head_dim);
 
-  const Vec scale2 = S::set1(args.scale2);
+  const Vec scale2 = S::set1(args.scale.scale2);
 #pragma GCC unroll 16
   for (int group = 0; group < kRows; group += kKeysPerGroup) {
-    Vec x[kKeysPerGroup][kWide];
-    const auto subtract_reference = [&] {
+    if constexpr (kMasked) {
 #pragma GCC unroll 16
       for (int j = 0; j < kWide; ++j) {
-        const Vec reference = S::load(args.state->reference + kLane + j * S::kLanes);
+        const Vec limit = S::load(panel.limits + kLane + j * S::kLanes);
 #pragma GCC unroll 16
-        for (int i = 0; i < kKeysPerGroup; ++i) {
-          x[i][j] = S::fms(acc[group + i][j], scale2, reference);
-          if constexpr (kMasked) {
-            const Vec limit = S::load(panel.limits + kLane + j * S::kLanes);
-            const auto position = static_cast<Real>(args.block->offset + key + group + i);
-            x[i][j] = S::select(S::not_less(limit, S::set1(position)), x[i][j],
-                                S::set1(-static_cast<Real>(__builtin_inf())));
-          }
+        for (int i = group; i < group + kKeysPerGroup; ++i) {
+          const auto seen = S::not_less(limit, S::set1(static_cast<Real>(args.block->offset + key + i)));
+          acc[i][j] = S::select(seen, acc[i][j], S::set1(-static_cast<Real>(__builtin_inf())));
         }
       }
-    };
-    subtract_reference();
+    }
 
-    Vec top[kWide];
+    Vec largest[kWide];
     auto raised = S::greater(S::zero(), S::zero());
 #pragma GCC unroll 16
     for (int j = 0; j < kWide; ++j) {
-      top[j] = S::max(S::max(x[0][j], x[1][j]), S::max(x[2][j], x[3][j]));
-      raised = S::either(raised, S::greater(top[j], S::load(args.state->threshold + kLane + j * S::kLanes)));
+      largest[j] = S::max(S::max(acc[group][j], acc[group + 1][j]), S::max(acc[group + 2][j], acc[group + 3][j]));
+      raised = S::either(raised, S::greater(largest[j], S::load(args.state->bound + kLane + j * S::kLanes)));
     }
     if (__builtin_expect(S::any(raised), 0)) {
-      alignas(64) Real highest[kWide * S::kLanes];
+      alignas(64) Real products[kWide * S::kLanes];
 #pragma GCC unroll 16
-      for (int j = 0; j < kWide; ++j) S::store(highest + j * S::kLanes, top[j]);
-      raise_reference<S, kWide>(*args.state, highest, kLane, args.weights, key + group, args.task->value_dim, kLanes);
-      subtract_reference();
+      for (int j = 0; j < kWide; ++j) S::store(products + j * S::kLanes, largest[j]);
+      raise_reference<S, kWide>(*args.state, args.scale, products, kLane, args.weights, key + group,
+                                args.task->value_dim, kLanes);
     }
 
     Real* weights = args.weights + (key + group) * kLanes + kLane;
 #pragma GCC unroll 16
     for (int j = 0; j < kWide; ++j) {
+      const Vec reference = S::load(args.state->reference + kLane + j * S::kLanes);
       Real* sums = args.state->sum + kLane + j * S::kLanes;
       Vec sum = S::load(sums);
 #pragma GCC unroll 16
       for (int i = 0; i < kKeysPerGroup; ++i) {
-        const Vec weight = exp2<S>(x[i][j]);
+        const Vec weight = exp2<S>(S::mul(S::sub(acc[group + i][j], reference), scale2));
         sum = S::add(sum, weight);
         S::store(weights + i * kLanes + j * S::kLanes, weight);
       }
@@ -285,12 +279,13 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
       TileArgs<Real> args{&task, &block, &panel, joins[p] ? &panel.span : &panel.total, w.weights,
-                          static_cast<Real>(task.scale * 1.4426950408889634074)};
+                          SoftmaxScale<Real>(task.scale)};
       with_vecs<S>(panel.vecs, [&](auto vecs) { attend_block<S, decltype(vecs)::value>(args, key_begin); });
     }
   }
+  const SoftmaxScale<Real> scale(task.scale);
   for (int p = 0; p < w.num_panels; ++p) {
-    if (joins[p]) join<S>(w.panels[p].total, w.panels[p].span, task.value_dim, w.panels[p].vecs * S::kLanes);
+    if (joins[p]) join<S>(w.panels[p].total, w.panels[p].span, scale, task.value_dim, w.panels[p].vecs * S::kLanes);
   }
 }
 
@@ -299,8 +294,9 @@ template <class S>
 void join_tasks(const AttentionTask& total, const AttentionTask& part) {
   auto& to = workspace_of<S>(total);
   auto& from = workspace_of<S>(part);
+  const SoftmaxScale<typename S::Real> scale(total.scale);
   for (int p = 0; p < to.num_panels; ++p) {
-    join<S>(to.panels[p].total, from.panels[p].total, total.value_dim, to.panels[p].vecs * S::kLanes);
+    join<S>(to.panels[p].total, from.panels[p].total, scale, total.value_dim, to.panels[p].vecs * S::kLanes);
   }
 }
 
@@ -313,7 +309,7 @@ void finish_task(const AttentionTask& task, double* reference, double* sum) {
     auto& panel = w.panels[p];
     const int lanes = panel.vecs * S::kLanes;
     for (std::int64_t i = 0; i < panel.num_rows; ++i) {
-      *reference++ = static_cast<double>(panel.total.reference[i]);
+      *reference++ = static_cast<double>(panel.total.reference[i]) * (task.scale < 0 ? -task.scale : task.scale);
       *sum++ = static_cast<double>(panel.total.sum[i]);
     }
     alignas(64) Real inverse[S::kPanelVecs * S::kLanes];

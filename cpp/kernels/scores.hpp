@@ -34,7 +34,7 @@ void apply_stage(const TileArgs<typename S::Real>& args, ScoreStage stage) {
   using Vec = typename S::Vec;
   const Panel<Real>& panel = *args.panel;
   const int lanes = panel.vecs * S::kLanes;
-  const Vec scale = S::set1(static_cast<Real>(args.task->scale));
+  const Vec scale = S::set1(static_cast<Real>(args.task->scale < 0 ? -args.task->scale : args.task->scale));
   const Vec hidden = S::set1(stage == ScoreStage::kWeights ? 0 : -static_cast<Real>(__builtin_inf()));
   for (int at = 0; at < lanes; at += S::kLanes) {
     const Vec limit = S::load(panel.limits + at);
@@ -45,7 +45,7 @@ void apply_stage(const TileArgs<typename S::Real>& args, ScoreStage stage) {
       Real* p = args.weights + key * lanes + at;
       const Vec product = S::load(p);
       Vec value = stage == ScoreStage::kWeights
-                      ? S::mul(exp2<S>(S::fms(product, S::set1(args.scale2), reference)), inverse)
+                      ? S::mul(exp2<S>(S::mul(S::sub(product, reference), S::set1(args.scale.scale2))), inverse)
                       : S::mul(product, scale);
       if (stage != ScoreStage::kScaled) {
         const auto position = static_cast<Real>(args.block->offset + key);
@@ -70,7 +70,7 @@ void store_scores(const AttentionTask& task, std::int64_t key_begin, std::int64_
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
       TileArgs<Real> args{&task, &block, &panel, &panel.total, w.weights,
-                          static_cast<Real>(task.scale * 1.4426950408889634074)};
+                          SoftmaxScale<Real>(task.scale)};
       with_vecs<S>(panel.vecs, [&](auto vecs) {
         constexpr int kVecs = decltype(vecs)::value;
         for (std::int64_t key = 0; key < count; key += kKeysPerGroup) store_products<S, kVecs, kKeysPerGroup>(args, key);

@@ -23,7 +23,6 @@ struct VecF32 {
   static Vec load(const Real* p) { return _mm256_load_ps(p); }
   static void store(Real* p, Vec x) { _mm256_store_ps(p, x); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
-  static Vec fms(Vec a, Vec b, Vec c) { return _mm256_fmsub_ps(a, b, c); }
   static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
   static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
@@ -147,7 +146,6 @@ struct VecF64 {
   static Vec load(const Real* p) { return _mm256_load_pd(p); }
   static void store(Real* p, Vec x) { _mm256_store_pd(p, x); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_pd(a, b, c); }
-  static Vec fms(Vec a, Vec b, Vec c) { return _mm256_fmsub_pd(a, b, c); }
   static Vec add(Vec a, Vec b) { return _mm256_add_pd(a, b); }
   static Vec sub(Vec a, Vec b) { return _mm256_sub_pd(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm256_mul_pd(a, b); }

@@ -21,10 +21,10 @@ template <> struct Exp2Coefficients<double> {  // 3.3e-18
   static constexpr double kSmallest = -1022.0;
 };
 
-// 2^x where `wanted`, else 0, for x <= 100. Results below the smallest normal number are 0 (subnormal weights would
-// only slow the products down), hence exactly 0 for x = -inf; NaN stays NaN; integers give exact powers.
+// 2^x for x <= 100. Below the smallest normal number the result is 0 (subnormal weights would only slow the products
+// down), hence exactly 0 for x = -inf; integers give exact powers; NaN stays NaN.
 template <class S>
-inline typename S::Vec exp2_where(typename S::Mask wanted, typename S::Vec x) {
+inline typename S::Vec exp2(typename S::Vec x) {
   using C = Exp2Coefficients<typename S::Real>;
   constexpr int kTerms = sizeof(C::kSeries) / sizeof(C::kSeries[0]);
   const auto f = S::fraction(x);
@@ -32,17 +32,7 @@ inline typename S::Vec exp2_where(typename S::Mask wanted, typename S::Vec x) {
 #pragma GCC unroll 16
   for (int i = kTerms - 2; i >= 0; --i) p = S::fma(p, f, S::set1(C::kSeries[i]));
   p = S::fma(p, f, S::set1(1));
-  return S::scale_pow2(wanted, p, x);
-}
-
-template <class S>
-inline typename S::Mask exp2_in_range(typename S::Vec x) {
-  return S::not_less(x, S::set1(Exp2Coefficients<typename S::Real>::kSmallest));
-}
-
-template <class S>
-inline typename S::Vec exp2(typename S::Vec x) {
-  return exp2_where<S>(exp2_in_range<S>(x), x);
+  return S::scale_pow2(S::not_less(x, S::set1(C::kSmallest)), p, x);
 }
 
 }  // namespace

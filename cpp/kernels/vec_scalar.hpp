@@ -1,6 +1,6 @@
 // The vector wrapper for any CPU: the compiler's own 128-bit vectors, compiled with the platform's baseline flags.
 // Register budget of a product tile on 16 registers: 4 x 2 accumulators, 2 lane vectors, broadcast, product: 12 of 16.
-// fma rounds twice where the baseline has no fused instruction.
+// fma rounds twice: the baseline may have no fused instruction.
 #pragma once
 
 #include "elements.hpp"
@@ -30,7 +30,6 @@ struct BaselineVec {
   static Vec load(const Real* p) { return *reinterpret_cast<const Vec*>(p); }
   static void store(Real* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
   static Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
-  static Vec fms(Vec a, Vec b, Vec c) { return a * b - c; }
   static Vec add(Vec a, Vec b) { return a + b; }
   static Vec sub(Vec a, Vec b) { return a - b; }
   static Vec mul(Vec a, Vec b) { return a * b; }
