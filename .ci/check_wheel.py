@@ -1,0 +1,63 @@
+"""Check a wheel and the sdist it came from: python .ci/check_wheel.py WHEEL SDIST."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+LIMIT = 3_000_000
+PERMITTED = (
+    r"headway/([a-z_]+/)*[a-z_]+\.pyi?",
+    r"headway/py\.typed",
+    r"headway/_core\.[\w.-]+\.(so|pyd)",
+    r"headway/data/attention\.txt",
+    r"headway-[^/]+\.dist-info/(METADATA|RECORD|WHEEL|entry_points\.txt|licenses/LICENSE)",
+)
+WANTED = (
+    r"headway/__init__\.py",
+    r"headway/_core\.pyi",
+    r"headway/_core\.[\w.-]+\.(so|pyd)",
+    r"headway/py\.typed",
+    r"headway/data/attention\.txt",
+    r"headway-[^/]+\.dist-info/licenses/LICENSE",
+    r"headway-[^/]+\.dist-info/entry_points\.txt",
+)
+IN_SDIST = (
+    r"pyproject\.toml",
+    r"CMakeLists\.txt",
+    r"README\.md",
+    r"LICENSE",
+    r"cpp/kernels/kernel_table\.hpp",
+    r"python/headway/__init__\.py",
+    r"tests/conftest\.py",
+)
+
+
+def missing(patterns: tuple[str, ...], names: list[str]) -> list[str]:
+    return [p for p in patterns if not any(re.fullmatch(p, name) for name in names)]
+
+
+def main(wheel: str, sdist: str) -> int:
+    problems = []
+    size = Path(wheel).stat().st_size
+    print(f"FIGURE wheel: {size / 1e6:.2f} MB")
+    if size >= LIMIT:
+        problems.append(f"wheel: {size} bytes, wanted less than {LIMIT}")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+    problems += [f"wheel: nothing matches {p}" for p in missing(WANTED, names)]
+    for name in names:
+        if name.endswith("_core.py") or not any(re.fullmatch(p, name) for p in PERMITTED):
+            problems.append(f"wheel: {name} has no place there")
+    with tarfile.open(sdist) as source:
+        inside = [m.name.partition("/")[2] for m in source.getmembers() if m.isfile()]
+    problems += [f"sdist: nothing matches {p}" for p in missing(IN_SDIST, inside)]
+    print("\n".join(problems) or f"{len(names)} files in the wheel, {len(inside)} in the sdist")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""Peak memory of one call beyond its inputs and output, in a process of its own (Linux).
+
+The kernel's record of the peak is reset once q, k, v and out are in memory; what the first call
+then adds (packed tiles, thread stacks, the thread pool itself) is the figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+STATUS = Path("/proc/self/status")
+RESET = Path("/proc/self/clear_refs")
+
+
+def resident_kib(field: str) -> int:
+    """VmRSS (now) or VmHWM (highest so far) of this process, in KiB."""
+    for line in STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise SystemExit(f"memory: this system's {STATUS} has no {field}")
+
+
+def measure(tokens: int, heads: int, head_dim: int) -> float:
+    """MiB that one causal float32 call adds to this process at its highest."""
+    import numpy as np
+
+    import headway
+
+    rng = np.random.default_rng(0)
+    shape = (1, heads, tokens, head_dim)
+    q, k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(3))
+    out = np.full_like(q, 1.0)
+    RESET.write_text("5", encoding="ascii")
+    before = resident_kib("VmRSS")
+    headway.attention(q, k, v, out=out)
+    return (resident_kib("VmHWM") - before) / 1024
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 16384])
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--limit", type=float, default=64.0, help="MiB; from there on exit code 1")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.inside:
+        print(measure(args.tokens[0], args.heads, args.head_dim))
+        return 0
+    worst = 0.0
+    for tokens in args.tokens:
+        sizes = ["--tokens", tokens, "--heads", args.heads, "--head-dim", args.head_dim]
+        command = [sys.executable, __file__, "--inside", *map(str, sizes)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        found = float(done.stdout)
+        scores = args.heads * tokens * tokens * 4 / 2**20
+        print(
+            f"T = {tokens}, {args.heads} heads, D = {args.head_dim}: {found:.1f} MiB beyond inputs "
+            f"and output (stored scores alone would be {scores:.0f} MiB)"
+        )
+        worst = max(worst, found)
+    return 0 if worst < args.limit else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
