@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         try:
-            return _run(_parser().parse_args(argv))
+            return _run(_parse(argv))
         finally:
             _flush()
     except OutputLost as lost:
@@ -83,6 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="as one JSON object")
     info.set_defaults(run=_info)
     return parser
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return _parser().parse_args(argv)
+    except OSError as error:  # argparse prints help and usage by itself
+        raise OutputLost from error
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,74 @@
+// A block of keys and values on its way to the tiles: read in place, or widened where the elements have 16 bits.
+#pragma once
+
+#include "panel.hpp"
+
+namespace headway {
+namespace {
+
+// One block of keys and values as the tiles read them, in the accumulation type.
+template <class Real>
+struct KeyBlock {
+  const Real* keys;    // (count, head_dim)
+  const Real* values;  // (count, value_dim)
+  const Real* tail;    // (kKeysPerGroup, head_dim): the last, incomplete group, padded
+  std::ptrdiff_t key_stride, value_stride;
+  std::int64_t count;
+  std::int64_t offset;  // of the first key from the span's first
+
+  // The rows of a group of keys; the padded copy where fewer than a whole group are left.
+  const Real* group(std::int64_t key) const { return key + kKeysPerGroup <= count ? keys + key * key_stride : tail; }
+  std::ptrdiff_t group_stride(std::int64_t key, std::int64_t head_dim) const {
+    return key + kKeysPerGroup <= count ? key_stride : head_dim;
+  }
+};
+
+// Rows (count, depth) of 16-bit elements -> (count, depth) in the accumulation type.
+template <class S, class Element>
+void widen_rows(const Element* rows, std::ptrdiff_t stride, std::int64_t count, std::int64_t depth,
+                typename S::Real* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t at = 0; at < depth; at += S::kLanes) {
+      const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
+      S::store_elements(out + i * depth + at, S::load_elements(rows + i * stride + at, n), n);
+    }
+  }
+}
+
+// Keys [begin, begin + count) of the task, ready for the tiles: in place, or widened into the workspace.
+template <class S, class Element>
+KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t begin, std::int64_t count,
+                                      std::int64_t span_begin, bool with_values) {
+  using Real = typename S::Real;
+  auto& w = workspace_of<S>(task);
+  const auto* k = static_cast<const Element*>(task.k) + begin * task.k_token_stride;
+  KeyBlock<Real> block{};
+  block.count = count;
+  block.offset = begin - span_begin;
+  block.tail = w.tail;
+  const std::int64_t whole = count / kKeysPerGroup * kKeysPerGroup;
+  if (whole < count) {
+    for (std::int64_t i = 0; i < kKeysPerGroup * task.head_dim; ++i) w.tail[i] = 0;
+    widen_rows<S>(k + whole * task.k_token_stride, task.k_token_stride, count - whole, task.head_dim, w.tail);
+  }
+  if constexpr (sizeof(Element) == 2) {
+    widen_rows<S>(k, task.k_token_stride, whole, task.head_dim, w.keys);
+    block.keys = w.keys;
+    block.key_stride = task.head_dim;
+    if (with_values) {
+      const auto* v = static_cast<const Element*>(task.v) + begin * task.v_token_stride;
+      widen_rows<S>(v, task.v_token_stride, count, task.value_dim, w.values);
+    }
+    block.values = w.values;
+    block.value_stride = task.value_dim;
+  } else {
+    block.keys = k;
+    block.key_stride = task.k_token_stride;
+    block.values = with_values ? static_cast<const Element*>(task.v) + begin * task.v_token_stride : nullptr;
+    block.value_stride = task.v_token_stride;
+  }
+  return block;
+}
+
+}  // namespace
+}  // namespace headway
