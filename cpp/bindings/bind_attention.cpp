@@ -24,8 +24,8 @@ void expect(bool condition, const char* text) {
 }
 
 // The problem without values and output.
-AttentionProblem problem_of(const py::array& q, const py::array& k, const std::string& kind, double scale, bool causal,
-                            const std::vector<std::int64_t>& positions) {
+AttentionProblem problem_of(const py::array& q, const py::array& k, const std::string& kind, std::optional<double> scale,
+                            bool causal, const std::vector<std::int64_t>& positions) {
   AttentionProblem p{};
   p.kind = kind_named(kind);
   p.q = view_of(q, 4, size_of(p.kind), false, "q");
@@ -48,7 +48,7 @@ AttentionProblem problem_of(const py::array& q, const py::array& k, const std::s
 
 void attention_call(const py::array& q, const py::array& k, const py::array& v, const py::array& out,
                     const std::optional<py::array>& lse, const std::string& kind, const std::string& out_kind,
-                    double scale, bool causal, const std::vector<std::int64_t>& offsets) {
+                    std::optional<double> scale, bool causal, const std::vector<std::int64_t>& offsets) {
   AttentionProblem p = problem_of(q, k, kind, scale, causal, offsets);
   p.wide_out = out_kind != kind;
   expect(!p.wide_out || (kind_named(out_kind) == ElementKind::kFloat32 && size_of(p.kind) == 2),
@@ -68,7 +68,7 @@ void attention_call(const py::array& q, const py::array& k, const py::array& v, 
   run_released([&](const std::function<bool()>& interrupted) { attention(p, interrupted); });
 }
 
-void scores_call(const py::array& q, const py::array& k, const py::array& out, const std::string& kind, double scale,
+void scores_call(const py::array& q, const py::array& k, const py::array& out, const std::string& kind, std::optional<double> scale,
                  bool causal, const std::vector<std::int64_t>& offsets, ScoreStage stage) {
   AttentionProblem p = problem_of(q, k, kind, scale, causal, offsets);
   p.wide_out = stage != ScoreStage::kWeights;
@@ -86,7 +86,7 @@ void bind_attention(py::module_& m) {
         py::arg("kind"), py::arg("out_kind"), py::arg("scale"), py::arg("causal"), py::arg("offsets"));
   m.def(
       "attention_weights",
-      [](const py::array& q, const py::array& k, const py::array& out, const std::string& kind, double scale,
+      [](const py::array& q, const py::array& k, const py::array& out, const std::string& kind, std::optional<double> scale,
          bool causal, const std::vector<std::int64_t>& offsets) {
         scores_call(q, k, out, kind, scale, causal, offsets, ScoreStage::kWeights);
       },
@@ -94,7 +94,7 @@ void bind_attention(py::module_& m) {
       py::arg("offsets"));
   m.def(
       "attention_scores",
-      [](const py::array& q, const py::array& k, const py::array& out, const std::string& kind, double scale,
+      [](const py::array& q, const py::array& k, const py::array& out, const std::string& kind, std::optional<double> scale,
          bool causal, const std::vector<std::int64_t>& offsets, bool masked) {
         scores_call(q, k, out, kind, scale, causal, offsets, masked ? ScoreStage::kMasked : ScoreStage::kScaled);
       },

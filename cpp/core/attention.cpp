@@ -53,7 +53,8 @@ AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* w
       .first_row = place.first_row,
       .num_rows = place.num_rows,
       .first_position = p.positions[place.batch],
-      .scale = p.scale,
+      // Computed here, in a task, so that the caller's rounding mode does not matter.
+      .scale = p.scale ? *p.scale : 1 / std::sqrt(static_cast<double>(p.head_dim)),
       .causal = p.causal,
       .wide_out = p.wide_out,
       .workspace = workspace,

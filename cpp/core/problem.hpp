@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "../kernels/kernel_table.hpp"
 
@@ -24,7 +25,7 @@ struct AttentionProblem {
   TensorView out;     // (batch, num_heads, num_queries, value_dim), or num_keys for scores and weights
   TensorView lse;     // (batch, num_heads, num_queries) in the accumulation type, or no data
   const std::int64_t* positions;  // (batch): key position at which query 0 stands
-  double scale;
+  std::optional<double> scale;    // 1 / sqrt(head_dim) where it is not given
   bool causal;
 };
 

@@ -39,7 +39,7 @@ class Call(NamedTuple):
     v: Array
     kind: str
     rank: int
-    scale: float
+    scale: float | None  # None: 1 / sqrt(head_dim)
     offset: int | list[int]  # key position of query 0: one for all batch entries, or one for each
 
 
@@ -65,8 +65,8 @@ def check_attention(
         check_layout(layout)
         operands = _explained_operands(q, k, v, layout)
     q4, k4, v4, kind, rank = operands
-    batch, num_heads, tq, head_dim = q4.shape
-    factor = 1.0 / math.sqrt(head_dim) if scale is None else check_scale(scale)
+    batch, num_heads, tq, _ = q4.shape
+    factor = None if scale is None else check_scale(scale)
     tk = k4.shape[2]
     if type(align) is str and align == "end":
         offset: int | list[int] = tk - tq
