@@ -56,6 +56,7 @@ AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* w
       // Computed here, in a task, so that the caller's rounding mode does not matter.
       .scale = p.scale ? *p.scale : 1 / std::sqrt(static_cast<double>(p.head_dim)),
       .causal = p.causal,
+      .cold = place.cold,
       .wide_out = p.wide_out,
       .workspace = workspace,
   };

@@ -53,6 +53,7 @@ TaskPlace place_of(const Plan& plan, const AttentionProblem& problem, std::int64
   place.kv_head = head % problem.num_kv_heads;
   place.first_row = block * plan.rows_per_task;
   place.num_rows = std::min(plan.rows_per_task, plan.rows - place.first_row);
+  place.cold = plan.tasks_per_head - 1 - block < plan.num_threads;
   return place;
 }
 

@@ -18,6 +18,7 @@ struct Plan {
 
 struct TaskPlace {
   std::int64_t batch, kv_head, first_row, num_rows;
+  bool cold;  // its thread has not read these keys and values yet
 };
 
 // At most max_threads threads, and fewer where the work would not pay for waking them.

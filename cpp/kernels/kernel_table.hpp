@@ -32,6 +32,7 @@ struct AttentionTask {
   std::int64_t first_position;       // key position of token 0: token t sees keys 0 .. first_position + t
   double scale;
   bool causal;                       // otherwise every token sees every key
+  bool cold;                         // first of its thread to read these keys and values: they are fetched ahead
   bool wide_out;                     // out holds the accumulation type, not the type of q
   void* workspace;                   // workspace_bytes, 64-byte aligned, kept from begin to finish
 };

@@ -81,6 +81,12 @@ template <class S, class Body>
   }
 }
 
+// Asks for `bytes` bytes from p on, to be read or written soon.
+template <bool kWrite>
+[[gnu::always_inline]] inline void prefetch(const void* p, std::ptrdiff_t bytes) {
+  for (std::ptrdiff_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(p) + at, kWrite, 3);
+}
+
 // Last key that token sees, -1 if none.
 inline std::int64_t last_visible_key(const AttentionTask& task, std::int64_t token) {
   const std::int64_t last = task.num_keys - 1;
@@ -147,6 +153,16 @@ void set_limits(const AttentionTask& task, Panel<typename S::Real>& panel, std::
     const std::int64_t limit = start + (task.group == 1 ? token + lane : row.token);
     panel.limits[lane] = static_cast<typename S::Real>(limit < first ? first : limit > last ? last : limit);
     if (task.group != 1) row.next();
+  }
+}
+
+// Asks for the panel's output rows, which are written when its last keys are done.
+template <class Out>
+void prefetch_rows(const AttentionTask& task, std::int64_t first_row, std::int64_t num_rows) {
+  RowCursor row(first_row, task.group);
+  for (std::int64_t i = 0; i < num_rows; ++i, row.next()) {
+    prefetch<true>(static_cast<Out*>(task.out) + row.offset(task.out_token_stride, task.out_head_stride),
+                   task.value_dim * static_cast<std::ptrdiff_t>(sizeof(Out)));
   }
 }
 

@@ -22,6 +22,7 @@ struct TileArgs {
   Softmax<Real>* state;
   Real* weights;  // (kKeysPerBlock, lanes)
   SoftmaxScale<Real> scale;
+  bool fetch;  // keys and values come from afar: fetch them ahead
 };
 
 // Scores of kRows keys from `key` on (in the block) for the vectors kFirst .. kVecs - 1 of the panel, and from them
@@ -173,6 +174,19 @@ template <class S, int kVecs, int kRows>
   if constexpr (kRows > 1) add_all_context<S, kVecs, kFewer>(args, d, full, count);
 }
 
+// Fetches ahead what the tiles will read after `count` keys from `key` on: the keys some rows further on, and these
+// keys' values, whose columns the context tiles walk down in steps that no hardware prefetcher follows.
+template <class Real>
+[[gnu::always_inline]] inline void fetch_ahead(const TileArgs<Real>& args, std::int64_t key, std::int64_t count) {
+  constexpr std::int64_t kAhead = 16;
+  const KeyBlock<Real>& block = *args.block;
+  for (std::int64_t i = key; i < key + count && i < block.count; ++i) {
+    const std::int64_t ahead = i + kAhead < block.count ? i + kAhead : block.count - 1;
+    prefetch<false>(block.keys + ahead * block.key_stride, args.task->head_dim * static_cast<std::ptrdiff_t>(sizeof(Real)));
+    prefetch<false>(block.values + i * block.value_stride, args.task->value_dim * static_cast<std::ptrdiff_t>(sizeof(Real)));
+  }
+}
+
 // One block of keys for one panel.
 template <class S, int kVecs>
 void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begin) {
@@ -186,7 +200,10 @@ void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begi
   if (count == 0) return;
 
   std::int64_t key = 0;
-  for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false>(args, key);
+  for (; key + kScoreRows <= full; key += kScoreRows) {
+    if (args.fetch) fetch_ahead(args, key, kScoreRows);
+    weigh_keys<S, kVecs, 0, kScoreRows, false>(args, key);
+  }
   for (; key + kKeysPerGroup <= full; key += kKeysPerGroup) weigh_keys<S, kVecs, 0, kKeysPerGroup, false>(args, key);
   weigh_edge_keys<S, kVecs, 0>(args, key, count);
   add_all_context<S, kVecs, kContextRows>(args, 0, full, count);
@@ -215,7 +232,8 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
       TileArgs<Real> args{&task, &block, &panel, joins[p] ? &panel.span : &panel.total, w.weights,
-                          SoftmaxScale<Real>(task.scale)};
+                          SoftmaxScale<Real>(task.scale), sizeof(Element) != 2 && task.cold && p == 0};
+      if (panel.last_limit < begin + count) prefetch_rows<Element>(task, panel.first_row, panel.num_rows);
       with_vecs<S>(panel.vecs, [&](auto vecs) { attend_block<S, decltype(vecs)::value>(args, key_begin); });
     }
   }
