@@ -23,9 +23,11 @@ struct BaselineVec {
 
   static Vec zero() { return Vec{}; }
   static Vec set1(Real x) {
-    Vec result;
-    for (int i = 0; i < kLanes; ++i) result[i] = x;
-    return result;
+    if constexpr (kLanes == 4) {
+      return Vec{x, x, x, x};  // one shuffle; a loop over the lanes becomes several
+    } else {
+      return Vec{x, x};
+    }
   }
   static Vec load(const Real* p) { return *reinterpret_cast<const Vec*>(p); }
   static void store(Real* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
