@@ -15,26 +15,37 @@ ElementKind kind_named(const std::string& name) {
   throw std::invalid_argument("kind: expected float32, float64, float16 or bfloat16, got '" + name + "'");
 }
 
-TensorView view_of(const py::array& array, int axes, std::size_t item_size, bool writeable, const char* name) {
+void expect(bool condition, const char* text) {
+  if (!condition) throw std::invalid_argument(text);
+}
+
+void check_memory(const py::array& array, std::size_t item_size, bool wide, bool writeable, const char* name) {
   const auto fail = [&](const char* why) { throw std::invalid_argument(std::string(name) + ": " + why); };
   const auto size = static_cast<py::ssize_t>(item_size);
-  if (array.ndim() != axes) fail("expected an array of another rank");
   if (array.itemsize() != size) fail("expected another item size");
   if (writeable && !array.writeable()) fail("expected a writeable array");
-  const auto address = reinterpret_cast<std::uintptr_t>(array.data());
-  if (array.size() > 0 && address % item_size != 0) fail("expected an aligned array");
-  TensorView view;
-  view.data = const_cast<void*>(array.data());
-  if (array.size() == 0) return view;  // nothing is read, and the strides mean nothing
-  for (int axis = 0; axis < axes; ++axis) {
+  if (array.size() == 0) return;  // nothing is read, and the strides mean nothing
+  if (reinterpret_cast<std::uintptr_t>(array.data()) % item_size != 0) fail("expected an aligned array");
+  const py::ssize_t axes = array.ndim();
+  for (py::ssize_t axis = 0; axis < axes; ++axis) {
     if (array.shape(axis) > 1 && array.strides(axis) % size != 0) fail("expected strides of whole items");
   }
-  if (axes == 4 && array.shape(3) > 1 && array.strides(3) != size) fail("expected a contiguous last axis");
-  // Nor does the stride of an axis of length 1.
-  const auto stride = [&](int axis) { return array.shape(axis) > 1 ? array.strides(axis) / size : 0; };
-  view.batch_stride = stride(0);
-  view.head_stride = stride(1);
-  view.token_stride = stride(2);
+  if (wide && array.shape(axes - 1) > 1 && array.strides(axes - 1) != size) fail("expected a contiguous last axis");
+}
+
+std::ptrdiff_t stride_of(const py::array& array, int axis) {
+  return array.shape(axis) > 1 ? array.strides(axis) / array.itemsize() : 0;
+}
+
+TensorView view_of(const py::array& array, int axes, std::size_t item_size, bool writeable, const char* name) {
+  if (array.ndim() != axes) throw std::invalid_argument(std::string(name) + ": expected an array of another rank");
+  check_memory(array, item_size, axes == 4, writeable, name);
+  TensorView view;
+  view.data = const_cast<void*>(array.data());
+  if (array.size() == 0) return view;
+  view.batch_stride = stride_of(array, 0);
+  view.head_stride = stride_of(array, 1);
+  view.token_stride = stride_of(array, 2);
   return view;
 }
 

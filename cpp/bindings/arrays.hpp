@@ -14,8 +14,17 @@ namespace py = pybind11;
 
 ElementKind kind_named(const std::string& name);
 
-// The view of an array of 3 axes (no width) or 4 axes (its last one contiguous). Throws std::invalid_argument where
-// the array is none that the core can read: rank, item size, strides, address, or a read-only output.
+// Throws std::invalid_argument(text) unless the condition holds.
+void expect(bool condition, const char* text);
+
+// Throws std::invalid_argument where the core cannot use the array: item size, strides, address, or a read-only
+// output. `wide`: its last axis is contiguous.
+void check_memory(const py::array& array, std::size_t item_size, bool wide, bool writeable, const char* name);
+
+// The stride of an axis in elements; 0 where it means nothing, for the axis has one element.
+std::ptrdiff_t stride_of(const py::array& array, int axis);
+
+// The view of an array of 3 axes (no width) or 4 axes (its last one contiguous), checked as above.
 TensorView view_of(const py::array& array, int axes, std::size_t item_size, bool writeable, const char* name);
 
 // Runs `body` without the interpreter lock; it gets a function that says whether a signal handler raised, in which

@@ -13,23 +13,13 @@
 namespace headway {
 namespace {
 
-std::size_t size_of(ElementKind kind) {
-  return kind == ElementKind::kFloat64 ? 8 : kind == ElementKind::kFloat32 ? 4 : 2;
-}
-
-std::size_t wide_size_of(ElementKind kind) { return kind == ElementKind::kFloat64 ? 8 : 4; }
-
-void expect(bool condition, const char* text) {
-  if (!condition) throw std::invalid_argument(text);
-}
-
 // The problem without values and output.
 AttentionProblem problem_of(const py::array& q, const py::array& k, const std::string& kind, std::optional<double> scale,
                             bool causal, const std::vector<std::int64_t>& positions) {
   AttentionProblem p{};
   p.kind = kind_named(kind);
-  p.q = view_of(q, 4, size_of(p.kind), false, "q");
-  p.k = view_of(k, 4, size_of(p.kind), false, "k");
+  p.q = view_of(q, 4, element_size(p.kind), false, "q");
+  p.k = view_of(k, 4, element_size(p.kind), false, "k");
   p.batch = q.shape(0);
   p.num_heads = q.shape(1);
   p.num_queries = q.shape(2);
@@ -51,17 +41,17 @@ void attention_call(const py::array& q, const py::array& k, const py::array& v, 
                     std::optional<double> scale, bool causal, const std::vector<std::int64_t>& offsets) {
   AttentionProblem p = problem_of(q, k, kind, scale, causal, offsets);
   p.wide_out = out_kind != kind;
-  expect(!p.wide_out || (kind_named(out_kind) == ElementKind::kFloat32 && size_of(p.kind) == 2),
+  expect(!p.wide_out || (kind_named(out_kind) == ElementKind::kFloat32 && element_size(p.kind) == 2),
          "out_kind: the input's, or float32 for 16-bit inputs");
-  p.v = view_of(v, 4, size_of(p.kind), false, "v");
+  p.v = view_of(v, 4, element_size(p.kind), false, "v");
   p.value_dim = v.shape(3);
   expect(v.shape(0) == p.batch && v.shape(1) == p.num_kv_heads && v.shape(2) == p.num_keys, "v: shape does not fit k");
-  p.out = view_of(out, 4, p.wide_out ? wide_size_of(p.kind) : size_of(p.kind), true, "out");
+  p.out = view_of(out, 4, p.wide_out ? accumulation_size(p.kind) : element_size(p.kind), true, "out");
   expect(out.shape(0) == p.batch && out.shape(1) == p.num_heads && out.shape(2) == p.num_queries &&
              out.shape(3) == p.value_dim,
          "out: shape does not fit");
   if (lse) {
-    p.lse = view_of(*lse, 3, wide_size_of(p.kind), true, "lse");
+    p.lse = view_of(*lse, 3, accumulation_size(p.kind), true, "lse");
     expect(lse->shape(0) == p.batch && lse->shape(1) == p.num_heads && lse->shape(2) == p.num_queries,
            "lse: shape does not fit");
   }
@@ -72,7 +62,7 @@ void scores_call(const py::array& q, const py::array& k, const py::array& out, c
                  bool causal, const std::vector<std::int64_t>& offsets, ScoreStage stage) {
   AttentionProblem p = problem_of(q, k, kind, scale, causal, offsets);
   p.wide_out = stage != ScoreStage::kWeights;
-  p.out = view_of(out, 4, p.wide_out ? wide_size_of(p.kind) : size_of(p.kind), true, "out");
+  p.out = view_of(out, 4, p.wide_out ? accumulation_size(p.kind) : element_size(p.kind), true, "out");
   expect(out.shape(0) == p.batch && out.shape(1) == p.num_heads && out.shape(2) == p.num_queries &&
              out.shape(3) == p.num_keys,
          "out: shape does not fit");

@@ -22,10 +22,6 @@ constexpr std::int64_t kMaxWidth = std::int64_t{1} << 40;  // far beyond any mem
 
 std::size_t round_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-std::size_t element_size(ElementKind kind) {
-  return kind == ElementKind::kFloat64 ? 8 : kind == ElementKind::kFloat32 ? 4 : 2;
-}
-
 void* offset(const TensorView& view, std::size_t size, std::int64_t batch, std::int64_t head) {
   const std::ptrdiff_t elements = batch * view.batch_stride + head * view.head_stride;
   return static_cast<char*>(view.data) + elements * static_cast<std::ptrdiff_t>(size);
@@ -33,7 +29,7 @@ void* offset(const TensorView& view, std::size_t size, std::int64_t batch, std::
 
 AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* workspace) {
   const std::size_t size = element_size(p.kind);
-  const std::size_t out_size = p.wide_out ? (p.kind == ElementKind::kFloat64 ? 8u : 4u) : size;
+  const std::size_t out_size = p.wide_out ? accumulation_size(p.kind) : size;
   const std::int64_t group = p.num_heads / p.num_kv_heads;
   return AttentionTask{
       .q = offset(p.q, size, place.batch, place.kv_head * group),

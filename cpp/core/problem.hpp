@@ -9,6 +9,13 @@
 
 namespace headway {
 
+inline std::size_t element_size(ElementKind kind) {
+  return kind == ElementKind::kFloat64 ? 8 : kind == ElementKind::kFloat32 ? 4 : 2;
+}
+
+// Of the type that sums are made in.
+inline std::size_t accumulation_size(ElementKind kind) { return kind == ElementKind::kFloat64 ? 8 : 4; }
+
 // A (batch, heads, tokens, width) array; the last axis is contiguous, the others have any stride, counted in elements.
 struct TensorView {
   void* data = nullptr;

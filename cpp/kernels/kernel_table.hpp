@@ -53,9 +53,34 @@ struct KindKernels {
   void (*store_scores)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end, ScoreStage stage);
 };
 
+// Rows of x times some columns of a packed weight: out = x (num_rows, d_in) . panels (d_in, num_columns) + bias.
+// The first column is that of a panel, and all panels but the last one of the weight are whole.
+struct ProjectionTask {
+  const void* const* x_rows;  // (num_rows): each (d_in)
+  const void* panels;
+  const void* next_panels;    // what the thread will likely multiply with after this task
+  const void* bias;           // (num_columns), or null
+  void* const* out_rows;      // (num_rows): each (num_columns)
+  std::int64_t num_rows, num_columns;  // 1 .. rows_per_task, columns_per_task
+  std::int64_t d_in;
+  bool wide_out;              // out holds the accumulation type, not the type of x
+  void* workspace;            // workspace_bytes, 64-byte aligned
+};
+
+struct ProjectionKernels {
+  std::int64_t lanes;                // a packed panel has its columns padded to a multiple of this
+  std::int64_t columns_per_panel, columns_per_task;  // of a task: at most, a whole number of panels
+  std::int64_t rows_per_tile, rows_per_task;         // likewise
+  std::size_t (*workspace_bytes)();
+  // Columns of weight (d_in, num_columns) with this stride between its rows -> one panel, 64-byte aligned.
+  void (*pack)(const void* weight, std::ptrdiff_t row_stride, std::int64_t d_in, std::int64_t num_columns, void* panel);
+  void (*project)(const ProjectionTask& task);
+};
+
 struct KernelTable {
   const char* name;
-  KindKernels kinds[kNumElementKinds];  // by ElementKind
+  KindKernels kinds[kNumElementKinds];              // by ElementKind
+  ProjectionKernels projections[kNumElementKinds];  // likewise
   // 2 * multiply-adds done by `rounds` rounds of independent float32 FMAs in registers: the peak the CPU can reach.
   double (*fma_burst)(std::int64_t rounds);
 };

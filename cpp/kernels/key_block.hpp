@@ -23,18 +23,6 @@ struct KeyBlock {
   }
 };
 
-// Rows (count, depth) of 16-bit elements -> (count, depth) in the accumulation type.
-template <class S, class Element>
-void widen_rows(const Element* rows, std::ptrdiff_t stride, std::int64_t count, std::int64_t depth,
-                typename S::Real* out) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    for (std::int64_t at = 0; at < depth; at += S::kLanes) {
-      const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
-      S::store_elements(out + i * depth + at, S::load_elements(rows + i * stride + at, n), n);
-    }
-  }
-}
-
 // Keys [begin, begin + count) of the task, ready for the tiles: in place, or widened into the workspace.
 template <class S, class Element>
 KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t begin, std::int64_t count,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "peak.hpp"
+#include "projection.hpp"
 #include "scores.hpp"
 
 namespace headway {
@@ -25,10 +26,30 @@ constexpr KindKernels kernels_of() {
   };
 }
 
+template <class S, class Element>
+constexpr ProjectionKernels projection_of() {
+  return ProjectionKernels{
+      .lanes = S::kLanes,
+      .columns_per_panel = kColumnsPerPanel<S>,
+      .columns_per_task = kColumnsPerTask<S>,
+      .rows_per_tile = kTileRows<S>,
+      .rows_per_task = kRowsPerTask,
+      .workspace_bytes =
+          [] {
+            ProjectionWorkspace<typename S::Real> w;
+            return lay_out<S, Element>(w, nullptr);
+          },
+      .pack = pack_panel<S, Element>,
+      .project = project<S, Element>,
+  };
+}
+
 constexpr KernelTable table_of(const char* name) {
   return KernelTable{.name = name,
                      .kinds = {kernels_of<VecF32, float>(), kernels_of<VecF64, double>(), kernels_of<VecF32, Half>(),
                                kernels_of<VecF32, BFloat16>()},
+                     .projections = {projection_of<VecF32, float>(), projection_of<VecF64, double>(),
+                                     projection_of<VecF32, Half>(), projection_of<VecF32, BFloat16>()},
                      .fma_burst = fma_burst<VecF32>};
 }
 

@@ -28,6 +28,18 @@ template <class S, int kRows, int kVecs>
   }
 }
 
+// Rows (count, depth) of 16-bit elements -> (count, depth) in the accumulation type.
+template <class S, class Element>
+void widen_rows(const Element* rows, std::ptrdiff_t stride, std::int64_t count, std::int64_t depth,
+                typename S::Real* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t at = 0; at < depth; at += S::kLanes) {
+      const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
+      S::store_elements(out + i * depth + at, S::load_elements(rows + i * stride + at, n), n);
+    }
+  }
+}
+
 // r (kLanes, kLanes) -> its transpose, by the wrapper's own way where it has one, else in log2(kLanes) rounds that
 // interleave register i with register i + kLanes / 2.
 template <class S>

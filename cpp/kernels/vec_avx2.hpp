@@ -21,6 +21,11 @@ struct VecF32 {
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec set1(Real x) { return _mm256_set1_ps(x); }
   static Vec load(const Real* p) { return _mm256_load_ps(p); }
+  static Vec load(const Half* p) { return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p))); }
+  static Vec load(const BFloat16* p) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
   static void store(Real* p, Vec x) { _mm256_store_ps(p, x); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
   static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }

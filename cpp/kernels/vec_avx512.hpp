@@ -1,5 +1,6 @@
 // The vector wrapper for avx512: AVX-512 F + BW + DQ + VL. 32 registers of 512 bits.
-// Register budget of a product tile: 4 x 4 accumulators, 4 lane vectors, 1 broadcast (folded into the FMA): 21 of 32.
+// Register budget of a product tile: 4 x 4 accumulators, 4 lane vectors, 1 broadcast (folded into the FMA): 21 of 32;
+// of a context tile, and of a projection's: 6 x 4 accumulators, 4 lane vectors, 1 broadcast: 29 of 32.
 #pragma once
 
 #include <immintrin.h>
@@ -21,6 +22,11 @@ struct VecF32 {
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec set1(Real x) { return _mm512_set1_ps(x); }
   static Vec load(const Real* p) { return _mm512_load_ps(p); }
+  static Vec load(const Half* p) { return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p))); }
+  static Vec load(const BFloat16* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
   static void store(Real* p, Vec x) { _mm512_store_ps(p, x); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }

@@ -30,6 +30,10 @@ struct BaselineVec {
     }
   }
   static Vec load(const Real* p) { return *reinterpret_cast<const Vec*>(p); }
+  template <class Element>
+  static Vec load(const Element* p) {
+    return load_elements(p, kLanes);
+  }
   static void store(Real* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
   static Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
   static Vec add(Vec a, Vec b) { return a + b; }

@@ -1,12 +1,8 @@
 // Runs every kernel on buffers that end right before an unreadable page, and on buffers that begin right after one:
 // a single byte read or written outside ends the process. The results are compared with plain loops in double.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -14,72 +10,15 @@
 #include "../core/attention.hpp"
 #include "../core/dispatch.hpp"
 #include "../core/parallel.hpp"
-#include "../kernels/elements.hpp"
+#include "guarded.hpp"
 
 namespace {
 
 using namespace headway;
 
-// Memory between two unreadable pages, placed against the one or the other.
-class Guarded {
- public:
-  Guarded(std::size_t bytes, bool at_end) {
-    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    const std::size_t body = (bytes + page - 1) / page * page;
-    size_ = body + 2 * page;
-    base_ = static_cast<char*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (base_ == MAP_FAILED || mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0) {
-      std::perror("mmap");
-      std::abort();
-    }
-    data_ = base_ + page + (at_end ? body - bytes : 0);
-  }
-  ~Guarded() { munmap(base_, size_); }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  char* data() const { return data_; }
-
- private:
-  char* base_;
-  char* data_;
-  std::size_t size_;
-};
-
-std::size_t size_of(ElementKind kind) {
-  return kind == ElementKind::kFloat64 ? 8 : kind == ElementKind::kFloat32 ? 4 : 2;
-}
-
-double read(const char* p, ElementKind kind, std::int64_t i) {
-  switch (kind) {
-    case ElementKind::kFloat64: return reinterpret_cast<const double*>(p)[i];
-    case ElementKind::kFloat32: return static_cast<double>(reinterpret_cast<const float*>(p)[i]);
-    case ElementKind::kFloat16: return static_cast<double>(widen(reinterpret_cast<const Half*>(p)[i]));
-    case ElementKind::kBFloat16: return static_cast<double>(widen(reinterpret_cast<const BFloat16*>(p)[i]));
-  }
-  return 0;
-}
-
-void write(char* p, ElementKind kind, std::int64_t i, double x) {
-  switch (kind) {
-    case ElementKind::kFloat64: reinterpret_cast<double*>(p)[i] = x; break;
-    case ElementKind::kFloat32: reinterpret_cast<float*>(p)[i] = static_cast<float>(x); break;
-    case ElementKind::kFloat16: narrow(static_cast<float>(x), reinterpret_cast<Half*>(p)[i]); break;
-    case ElementKind::kBFloat16: narrow(static_cast<float>(x), reinterpret_cast<BFloat16*>(p)[i]); break;
-  }
-}
-
 struct Shape {
   std::int64_t heads, kv_heads, queries, keys, head_dim, value_dim;
 };
-
-// Multiples of 1/16 below 1 in size: exact in every type. A plain generator, the same on every machine.
-void fill(char* p, ElementKind kind, std::int64_t count, std::uint32_t seed) {
-  std::uint32_t state = seed * 2654435761u + 1;
-  for (std::int64_t i = 0; i < count; ++i) {
-    state = state * 1664525u + 1013904223u;
-    write(p, kind, i, (static_cast<double>(state >> 27) - 15.5) / 16);
-  }
-}
 
 // Largest difference from plain loops.
 double difference(const Shape& s, ElementKind kind, bool causal, const char* q, const char* k, const char* v,
@@ -126,18 +65,8 @@ double difference(const Shape& s, ElementKind kind, bool causal, const char* q, 
   return worst;
 }
 
-double tolerance(ElementKind kind) {
-  switch (kind) {
-    case ElementKind::kFloat64: return 1e-13;
-    case ElementKind::kFloat32: return 4e-6;
-    case ElementKind::kFloat16: return 1e-3;
-    case ElementKind::kBFloat16: return 8e-3;
-  }
-  return 0;
-}
-
 bool run(const Shape& s, ElementKind kind, bool causal, bool at_end) {
-  const std::size_t size = size_of(kind), wide = kind == ElementKind::kFloat64 ? 8 : 4;
+  const std::size_t size = element_size(kind), wide = kind == ElementKind::kFloat64 ? 8 : 4;
   const std::int64_t q_count = s.heads * s.queries * s.head_dim, k_count = s.kv_heads * s.keys * s.head_dim;
   const std::int64_t v_count = s.kv_heads * s.keys * s.value_dim, rows = s.heads * s.queries;
   const auto bytes = [](std::int64_t count, std::size_t each) { return static_cast<std::size_t>(count) * each; };
@@ -186,13 +115,14 @@ bool run(const Shape& s, ElementKind kind, bool causal, bool at_end) {
 int main() {
   const std::int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 80};
   const std::int64_t tokens[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 33, 47, 49, 63, 64, 65, 129};
-  int passed = 0, failed = 0;
-  const auto count = [&](bool good) { ++(good ? passed : failed); };
+  Tally tally;
+  const auto count = [&](bool good) { tally.count(good); };
   set_num_threads(1);
   for (const std::string& isa : available_isas()) {
     set_isa(isa);
     for (const auto kind : {ElementKind::kFloat32, ElementKind::kFloat64, ElementKind::kFloat16, ElementKind::kBFloat16}) {
       for (const bool at_end : {true, false}) {
+        run_projections(kind, at_end, tally);
         for (const bool causal : {true, false}) {
           // Every width with a few lengths, every length with a few widths, then what crosses blocks and spans.
           for (const auto width : widths) {
@@ -214,6 +144,6 @@ int main() {
       }
     }
   }
-  std::printf("%d passed, %d failed\n", passed, failed);
-  return failed == 0 ? 0 : 1;
+  std::printf("%d passed, %d failed\n", tally.passed, tally.failed);
+  return tally.failed == 0 ? 0 : 1;
 }

@@ -1,0 +1,89 @@
+// What the cases of the guard-page executable share: memory between unreadable pages, and numbers of every kind.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+#include "../core/problem.hpp"
+#include "../kernels/elements.hpp"
+
+namespace headway {
+
+// Memory between two unreadable pages, placed against the one or the other.
+class Guarded {
+ public:
+  Guarded(std::size_t bytes, bool at_end) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t body = (bytes + page - 1) / page * page;
+    size_ = body + 2 * page;
+    base_ = static_cast<char*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (base_ == MAP_FAILED || mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0) {
+      std::perror("mmap");
+      std::abort();
+    }
+    data_ = base_ + page + (at_end ? body - bytes : 0);
+  }
+  ~Guarded() { munmap(base_, size_); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  char* data() const { return data_; }
+
+ private:
+  char* base_;
+  char* data_;
+  std::size_t size_;
+};
+
+inline double read(const char* p, ElementKind kind, std::int64_t i) {
+  switch (kind) {
+    case ElementKind::kFloat64: return reinterpret_cast<const double*>(p)[i];
+    case ElementKind::kFloat32: return static_cast<double>(reinterpret_cast<const float*>(p)[i]);
+    case ElementKind::kFloat16: return static_cast<double>(widen(reinterpret_cast<const Half*>(p)[i]));
+    case ElementKind::kBFloat16: return static_cast<double>(widen(reinterpret_cast<const BFloat16*>(p)[i]));
+  }
+  return 0;
+}
+
+inline void write(char* p, ElementKind kind, std::int64_t i, double x) {
+  switch (kind) {
+    case ElementKind::kFloat64: reinterpret_cast<double*>(p)[i] = x; break;
+    case ElementKind::kFloat32: reinterpret_cast<float*>(p)[i] = static_cast<float>(x); break;
+    case ElementKind::kFloat16: narrow(static_cast<float>(x), reinterpret_cast<Half*>(p)[i]); break;
+    case ElementKind::kBFloat16: narrow(static_cast<float>(x), reinterpret_cast<BFloat16*>(p)[i]); break;
+  }
+}
+
+// Multiples of 1/16 below 1 in size: exact in every type. A plain generator, the same on every machine.
+inline void fill(char* p, ElementKind kind, std::int64_t count, std::uint32_t seed) {
+  std::uint32_t state = seed * 2654435761u + 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    write(p, kind, i, (static_cast<double>(state >> 27) - 15.5) / 16);
+  }
+}
+
+// Allowed to results of size 1, of sums over a few hundred numbers.
+inline double tolerance(ElementKind kind) {
+  switch (kind) {
+    case ElementKind::kFloat64: return 1e-13;
+    case ElementKind::kFloat32: return 4e-6;
+    case ElementKind::kFloat16: return 1e-3;
+    case ElementKind::kBFloat16: return 8e-3;
+  }
+  return 0;
+}
+
+// Counts one case, good or bad.
+struct Tally {
+  int passed = 0, failed = 0;
+  void count(bool good) { ++(good ? passed : failed); }
+};
+
+// Every size of the projection with this kind, memory against its end or its beginning, with the ISA in use.
+void run_projections(ElementKind kind, bool at_end, Tally& tally);
+
+}  // namespace headway
