@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from helpers import DTYPES, assert_same_bits, attend, make_qkv, run_python
+from helpers import DTYPES, assert_same_bits, attend, make, make_qkv, run_python
 
 import headway
 
@@ -65,6 +65,19 @@ def test_results_do_not_depend_on_the_mode(dtype: str, bits: int, isa: str, thre
     assert_same_bits(out, expected)
     assert_same_bits(lse, expected_lse, "lse")
     assert_same_bits(weights, headway.attention_weights(q, k), "weights")
+
+
+@pytest.mark.parametrize("bits", MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nor_does_a_projection(dtype: str, bits: int, isa: str) -> None:
+    """Packed and multiplied in any mode, subnormal weights included."""
+    weight, bias, x = make(1, (70, 130), dtype), make(2, (130,), dtype), make(3, (20, 70), dtype)
+    weight.view(f"u{weight.itemsize}")[:, :9] = 1  # the smallest number
+    bias[:9] = 0
+    expected = headway.Projection(weight, bias)(x)
+    with mode(bits):
+        got = headway.Projection(weight, bias)(x)
+    assert_same_bits(got, expected)
 
 
 FRESH = """

@@ -11,20 +11,32 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="this machine: has no /proc/self/status"
 )
 
-PEAK = """
+START = """
 import json, sys
 import numpy as np
 import headway
 
-tokens, heads, head_dim, threads, dtype, view, lse = json.loads(sys.argv[1])
-if dtype == "bfloat16":
-    import ml_dtypes
-    dtype = ml_dtypes.bfloat16
+def dtype_of(name):
+    if name == "bfloat16":
+        import ml_dtypes
+        return ml_dtypes.bfloat16
+    return name
 
 def resident(which):
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(which)) * 1024
 
+def peak_of(call):
+    with open("/proc/self/clear_refs", "w") as peak:
+        peak.write("5")  # the highest mark starts again
+    before = resident("VmRSS")
+    call()
+    return resident("VmHWM") - before
+"""
+
+ATTENTION = """
+tokens, heads, head_dim, threads, dtype, view, lse = json.loads(sys.argv[1])
+dtype = dtype_of(dtype)
 headway.set_num_threads(threads)
 shape = (1, tokens, heads, head_dim) if view else (1, heads, tokens, head_dim)
 g = np.random.default_rng(1)
@@ -35,11 +47,22 @@ out = np.zeros(q.shape, dtype)
 out[...] = 1  # every page is there before the call
 small = [x[:, :1, :64] for x in (q, k, v)]
 headway.attention(*small)  # so are the threads
-with open("/proc/self/clear_refs", "w") as peak:
-    peak.write("5")  # the highest mark starts again
-before = resident("VmRSS")
-headway.attention(q, k, v, out=out, return_lse=lse)
-print(json.dumps([resident("VmHWM") - before, float(out[0, 0, 0, 0] - v[0, 0, 0, 0])]))
+beyond = peak_of(lambda: headway.attention(q, k, v, out=out, return_lse=lse))
+print(json.dumps([beyond, float(out[0, 0, 0, 0] - v[0, 0, 0, 0])]))
+"""
+
+PROJECTION = """
+rows, d_in, d_out, threads, dtype = json.loads(sys.argv[1])
+dtype = dtype_of(dtype)
+headway.set_num_threads(threads)
+project = headway.Projection(np.ones((d_in, d_out), dtype))
+apart = np.ones((rows, 2, d_in), dtype)
+out = np.ones((rows, d_out), dtype)
+project(apart[:1, 0])  # packed
+headway.attention(*(np.ones((1, 64, 500, 64), np.float32),) * 3)  # the threads are there
+headway.release_memory()
+beyond = peak_of(lambda: project(apart[:, 0], out=out))
+print(json.dumps([beyond, float(out[-1, -1] - d_in)]))
 """
 
 MIB = 2**20
@@ -49,7 +72,7 @@ def peak(*settings: object) -> int:
     """Return by how many bytes a call's peak lies above what was there before it."""
     import json
 
-    beyond, difference = run_python(PEAK, json.dumps(settings), timeout=300)
+    beyond, difference = run_python(START + ATTENTION, json.dumps(settings), timeout=300)
     assert abs(difference) < 1e-2  # the first query sees the first key alone
     return int(beyond)
 
@@ -77,3 +100,14 @@ def test_memory_does_not_grow_with_tokens() -> None:
     few = peak(2048, 2, 64, 2, "float32", False, False)
     many = peak(8192, 2, 64, 2, "float32", False, False)
     assert many < few + MIB, f"{few / MIB:.2f} and {many / MIB:.2f} MiB"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_a_projection_needs_a_megabyte_for_each_thread(dtype: str) -> None:
+    """Rows apart in memory are read where they lie: a copy of them would take 8 MiB or more."""
+    import json
+
+    settings = json.dumps([16_384, 256, 1024, 2, dtype])
+    beyond, difference = run_python(START + PROJECTION, settings)
+    assert difference == 0
+    assert beyond < 2.2 * MIB, f"{beyond / MIB:.2f} MiB"

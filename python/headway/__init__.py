@@ -11,6 +11,7 @@ from . import reference
 from ._version import __version__
 from .functional import attention, attention_scores, attention_weights
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
+from .projection import Projection
 from .runtime import (
     available_isas,
     get_num_threads,
@@ -24,6 +25,7 @@ from .runtime import (
 __all__ = [
     "CausalAttention",
     "MultiHeadAttention",
+    "Projection",
     "StackedMultiHeadAttention",
     "__version__",
     "attention",

@@ -94,9 +94,9 @@ def kind_of(name: str, x: Array) -> str:
     return kind
 
 
-def dtype_text(kind: str) -> str:
+def dtype_text(kind: str, like: str = "q") -> str:
     """How a reader would write the dtype in code: "np.float32"; "q.dtype" for bfloat16."""
-    return "q.dtype" if kind == "bfloat16" else f"np.{kind}"
+    return f"{like}.dtype" if kind == "bfloat16" else f"np.{kind}"
 
 
 # Views and copies ---------------------------------------------------------------------------------
@@ -136,9 +136,21 @@ def is_readable(x: Array) -> bool:
     return x.size == 0
 
 
+def rows_are_readable(x: Array) -> bool:
+    """The same for an array of one or more axes."""
+    item = x.itemsize
+    *outer, last = x.strides
+    if last == item or x.shape[-1] <= 1:
+        together = 0
+        for stride in outer:
+            together |= stride
+        return not together & (item - 1) and x.flags.aligned
+    return x.size == 0
+
+
 def readable(x: Array) -> Array:
     """``x`` itself where the core can read it, else a copy; an axis of stride 0 is copied once."""
-    if is_readable(x):
+    if rows_are_readable(x):
         return x
     once = [slice(0, 1 if s == 0 else None) for s in x.strides[:-1]]
     return np.broadcast_to(np.array(x[(*once, slice(None))], order="C"), x.shape)

@@ -272,16 +272,21 @@ def _position(value: Any) -> int:
 
 
 def check_out(
-    out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], kind: str, inputs: dict[str, Array]
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    kind: str,
+    inputs: dict[str, Array],
+    like: str = "q",
 ) -> None:
-    """``out`` can take a result of this shape and dtype, in memory of its own."""
-    fix = f"make it with np.empty({shape}, {dtype_text(kind)})"
+    """``out`` can take a result of this shape and dtype, that of ``like``, in memory of its own."""
+    fix = f"make it with np.empty({shape}, {dtype_text(kind, like)})"
     if not isinstance(out, _ndarray) or isinstance(out, np.ma.MaskedArray):
         got = type(out).__name__
         raise TypeError(f"out: expected a NumPy array without a mask, got {got}; {fix}")
     wide = kind in ("float16", "bfloat16") and out.dtype == np.float32
     if out.dtype != dtype and not wide:
-        wanted = f"{kind} like q" + ("" if kind in ("float32", "float64") else ", or float32")
+        wanted = f"{kind} like {like}" + ("" if kind in ("float32", "float64") else ", or float32")
         got = out.dtype.name if out.dtype.isnative else f"byte-swapped {out.dtype.name}"
         raise TypeError(f"out: expected {wanted}, got {got}; {fix}")
     if out.shape != shape:

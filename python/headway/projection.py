@@ -1,0 +1,190 @@
+"""The product of rows with a weight that is packed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from .arrays import Array, ArrayInput, kind_of, readable, rows_are_readable
+from .checks import check_out
+from .weights import check_shape, checked, checked_matrix, frozen_copies
+
+__all__ = ["Projection"]
+
+
+class Projection:
+    """A linear layer: ``x @ weight + bias``, with the weight packed once for the kernels.
+
+    Parameters
+    ----------
+    weight : array, (d_in, d_out)
+        float32, float64, float16 or bfloat16; both sizes at least 1. It is copied.
+    bias : array, (d_out,), optional
+        In the dtype of the weight; copied, too.
+
+    Attributes
+    ----------
+    weight : ndarray, (d_in, d_out)
+        Read-only, as is every attribute: another weight takes another Projection.
+    bias : ndarray, (d_out,), or None
+        Read-only.
+    d_in, d_out : int
+        Numbers per row of x and of the result.
+    dtype : numpy.dtype
+        Of the weight, the bias, x and the result.
+    num_parameters : int
+        How many numbers the weight and the bias hold.
+
+    Notes
+    -----
+    The product runs on the tiles of the attention's kernels, in the same threads. NumPy's product
+    runs in the threads of a BLAS library, which go on spinning after it and slow down an attention
+    that follows; and it has none for bfloat16.
+
+    Every number of the result is one sum in ascending order of the d_in products, each added in one
+    fused step (where the instruction set has it; "scalar" rounds the product first), and then the
+    bias. It is made in float64 for float64, else in float32, and rounded once. So the bits of a row
+    depend on that row, the weight, the bias, the dtype and the instruction set; not on the number
+    of rows, the batch, the strides or the number of threads. NaN and infinity stay in their row.
+
+    Memory: the weight twice, as it is shown and packed, the packed columns padded to whole vectors
+    (of 16 for float32 and 16-bit numbers, of 8 for float64, or less). The first call packs it, and
+    the first call after ``set_isa`` with an instruction set that was not used before packs it for
+    that one as well. A call takes less than 1 MB for each thread beside its result.
+
+    A Projection may be called from several threads at once. It can be copied and pickled; the
+    packed weight is made anew.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headway
+    >>> weight = np.array([[1, 0, 2], [0, 1, 2]], np.float32)
+    >>> project = headway.Projection(weight, np.array([0, 0, 100], np.float32))
+    >>> project
+    Projection(d_in=2, d_out=3, bias=True, dtype=float32, num_parameters=9)
+    >>> project(np.array([[1, 2], [3, 4]], np.float32))
+    array([[  1.,   2., 106.],
+           [  3.,   4., 114.]], dtype=float32)
+    """
+
+    def __init__(self, weight: ArrayInput, bias: ArrayInput | None = None) -> None:
+        arrays = {"weight": checked_matrix("weight", weight, "(d_in, d_out)")}
+        if bias is not None:
+            arrays["bias"] = checked("bias", bias, arrays["weight"], "weight")
+            shape = arrays["weight"].shape[1:]
+            check_shape("bias", arrays["bias"], shape, "one number for each column of weight")
+        copies = frozen_copies(arrays)
+        self._hold(copies["weight"], copies.get("bias"))
+
+    @classmethod
+    def _of(cls, weight: Array, bias: Array | None) -> Projection:
+        """The projection of checked, C-contiguous arrays that nobody writes any more: no copy."""
+        projection = cls.__new__(cls)
+        projection._hold(weight, bias)
+        return projection
+
+    def _hold(self, weight: Array, bias: Array | None) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._kind = kind_of("weight", weight)
+        self._packed = _core.Projection(weight, bias, self._kind)
+
+    def __call__(self, x: ArrayInput, *, out: Array | None = None) -> Array:
+        """``x @ weight + bias``.
+
+        Parameters
+        ----------
+        x : array, (..., d_in)
+            Rows in the dtype of the weight, in any number of axes, one at least; all but the last
+            may be 0. Any strides are read without a copy as long as the last axis is contiguous.
+        out : ndarray, (..., d_out), optional
+            Array that takes the result: its shape; its dtype, or float32 for 16-bit weights (the
+            result unrounded); any strides. It may overlap neither x nor itself.
+
+        Returns
+        -------
+        ndarray, (..., d_out)
+            In the dtype of the weight, C-contiguous; or `out` itself.
+
+        Raises
+        ------
+        TypeError
+            If x or out is no array, or of another dtype.
+        ValueError
+            If a shape does not fit, or out is read-only or overlaps x or itself.
+        MemoryError
+            If there is no memory for the result or the packed weight.
+
+        Notes
+        -----
+        An x or an `out` whose last axis is not contiguous costs a temporary array of its size.
+        """
+        weight, kind = self._weight, self._kind
+        if type(x) is not np.ndarray or x.dtype != weight.dtype:
+            x = checked("x", x, weight, "weight")
+        d_in, d_out = weight.shape
+        if not x.shape:
+            raise ValueError(
+                f"x: expected shape (..., {d_in}), one axis at least, got shape (); "
+                "pass a row as x[None]"
+            )
+        if x.shape[-1] != d_in:
+            raise ValueError(
+                f"x: expected {d_in} numbers per row (last axis) like the rows of weight, got "
+                f"{x.shape[-1]} in shape {x.shape}; a torch Linear stores the transpose of weight"
+            )
+        shape = (*x.shape[:-1], d_out)
+        if out is None:
+            result: Array = np.empty(shape, weight.dtype)
+            self._packed.multiply(readable(x), result, kind)
+            return result
+        check_out(out, shape, weight.dtype, kind, {"x": x}, like="x")
+        place = out if rows_are_readable(out) else np.empty(shape, out.dtype)
+        self._packed.multiply(readable(x), place, "float32" if out.dtype == np.float32 else kind)
+        if place is not out:
+            out[...] = place
+        return out
+
+    @property
+    def weight(self) -> Array:
+        """The weight, (d_in, d_out), read-only."""
+        return self._weight
+
+    @property
+    def bias(self) -> Array | None:
+        """The bias, (d_out,), read-only; or None."""
+        return self._bias
+
+    @property
+    def d_in(self) -> int:
+        """Numbers per row of x."""
+        return int(self._weight.shape[0])
+
+    @property
+    def d_out(self) -> int:
+        """Numbers per row of the result."""
+        return int(self._weight.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the weight, the bias, x and the result."""
+        dtype: np.dtype[Any] = self._weight.dtype
+        return dtype
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the weight and the bias hold."""
+        return self._weight.size + (0 if self._bias is None else self._bias.size)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(d_in={self.d_in}, d_out={self.d_out}, "
+            f"bias={self._bias is not None}, dtype={self.dtype.name}, "
+            f"num_parameters={self.num_parameters})"
+        )
+
+    def __reduce__(self) -> tuple[type[Projection], tuple[Array, Array | None]]:
+        return type(self), (self._weight, self._bias)
