@@ -9,7 +9,7 @@ import numpy as np
 
 from . import state as names
 from .arrays import Array, ArrayInput
-from .conversions import KINDS, merged_arguments, single_heads
+from .conversions import merged_arguments, single_heads
 from .functional import attention
 from .head_stack import StackedMultiHeadAttention
 from .module_base import AttentionModule
@@ -23,9 +23,6 @@ from .weights import (
     checked_output,
     checked_size,
     draw,
-    frozen,
-    frozen_copies,
-    product,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +40,7 @@ class MultiHeadAttention(AttentionModule):
 
     Head h owns the columns ``h*D`` to ``(h+1)*D`` of w_query, and key head ``h // (H // Hkv)`` of
     w_key and w_value. The result is that of :class:`StackedMultiHeadAttention` with the same
-    weights.
+    weights, to the bit.
 
     Parameters
     ----------
@@ -82,12 +79,9 @@ class MultiHeadAttention(AttentionModule):
 
     Notes
     -----
-    Projections are NumPy products; of 16-bit numbers they are made in float32 and rounded once.
-    The bits of a result do not depend on the batch; they may depend on T, on the instruction set
-    and on the threads of NumPy's BLAS library. A later token never changes an earlier row.
-
-    Memory of a call: Q, K and V, B * T * (H + 2 * Hkv) * head_dim numbers, which the attention
-    reads where the projection wrote them; never a (T, T) matrix.
+    Each of the two projections is a :class:`Projection`; bits and memory are those of
+    :class:`CausalAttention`: the weights twice, and for a call Q, K and V, that is
+    B * T * (H + 2 * Hkv) * head_dim numbers, and Z where there is an output projection.
 
     Examples
     --------
@@ -283,34 +277,6 @@ class MultiHeadAttention(AttentionModule):
         """
         return StackedMultiHeadAttention(single_heads(self), w_out=self.w_out, b_out=self.b_out)
 
-    # The joined projection ----------------------------------------------------------------------
-
-    def _store(self, weights: Mapping[str, Array]) -> None:
-        """Copy in these weights, those of the projection side by side in one new array."""
-        merged = getattr(self, "_weights", {}) | dict(weights)
-        query = merged["w_query"]
-        ends = np.cumsum([merged[f"w_{kind}"].shape[1] for kind in KINDS])
-        projection = np.empty((query.shape[0], ends[-1]), query.dtype)
-        bias = np.zeros(ends[-1], query.dtype)
-        shown = frozen_copies({n: merged[n] for n in ("w_out", "b_out") if n in merged})
-        for kind, end in zip(KINDS, ends, strict=True):
-            weight = merged[f"w_{kind}"]
-            for name, whole in ((f"w_{kind}", projection), (f"b_{kind}", bias)):
-                if name in merged:
-                    shown[name] = whole[..., end - weight.shape[1] : end]
-                    shown[name][...] = merged[name]
-                    shown[name].flags.writeable = False
-        self._projection = frozen(projection)
-        self._bias = frozen(bias) if any(f"b_{kind}" in merged for kind in KINDS) else None
-        self._weights = {name: shown[name] for name in merged}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {n: value for n, value in self.__dict__.items() if n not in ("_projection", "_bias")}
-
-    @property
-    def _w_query(self) -> Array:
-        return self._weights["w_query"]
-
     @property
     def num_heads(self) -> int:
         """Number of query heads H."""
@@ -346,12 +312,8 @@ class MultiHeadAttention(AttentionModule):
 
     def _attend(self, x: Array, z: Array) -> None:
         """Write the context vectors of a checked ``x`` to ``z`` (..., T, H, head_dim)."""
-        qkv = product(x, self._projection, self._bias)
-        counts = (self._num_heads, self._num_kv_heads, self._num_kv_heads)
-        views, start = [], 0  # Q, K and V, each (..., T, heads, head_dim), where they were written
-        for count in counts:
-            columns = qkv[..., start : start + count * self.head_dim]
-            views.append(columns.reshape(*x.shape[:-1], count, self.head_dim))
-            start += count * self.head_dim
-        q, k, v = views
+        queries, kv_heads = self._num_heads, self._num_kv_heads
+        end = queries + kv_heads  # of the keys
+        qkv = self._qkv(x).reshape(*x.shape[:-1], end + kv_heads, self.head_dim)
+        q, k, v = qkv[..., :queries, :], qkv[..., queries:end, :], qkv[..., end:, :]  # views
         attention(q, k, v, layout="BTHD", out=z)

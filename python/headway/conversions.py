@@ -10,12 +10,10 @@ import numpy as np
 from . import state as names
 from .arrays import Array
 from .one_head import CausalAttention
-from .weights import checked_size
+from .weights import KINDS, checked_size
 
 if TYPE_CHECKING:
     from .all_heads import MultiHeadAttention
-
-KINDS = ("query", "key", "value")
 
 
 def common_head_dim(heads: Sequence[CausalAttention]) -> int:

@@ -29,7 +29,7 @@ class StackedMultiHeadAttention(AttentionModule):
         Z_n = heads[n](x)
         Z   = [Z_1 | Z_2 | ... | Z_H]            result: Z, or Z @ w_out + b_out
 
-    :class:`MultiHeadAttention` gives the same result, all heads at once.
+    :class:`MultiHeadAttention` gives the same result to the bit, all heads at once.
 
     Parameters
     ----------

@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .arrays import Array, ArrayInput
-from .weights import check_shape, checked, frozen_copies, product
+from .arrays import Array, ArrayInput, readable
+from .projection import Projection
+from .weights import KINDS, check_shape, checked, frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 class AttentionModule(ABC):
-    """Base of the modules. ``_weights`` holds read-only arrays by the name of their argument."""
+    """Base of the modules. ``_weights`` holds read-only arrays by the name of their argument.
+
+    They are views of the weights of the projections: one for Q, K and V, one for the output.
+    """
 
     _class_in_files: ClassVar[str]
     _weights: dict[str, Array]
+    _qkv: Projection
+    _out: Projection | None = None
 
     def __call__(self, x: ArrayInput) -> Array:
         """The context vectors of ``x``, those of all heads side by side.
@@ -46,8 +52,7 @@ class AttentionModule(ABC):
         x = self._input(x)
         z = np.empty((*x.shape[:-1], self.d_out), x.dtype)
         self._write_merged(x, z)
-        w_out = self._weights.get("w_out")
-        return z if w_out is None else product(z, w_out, self._weights.get("b_out"))
+        return z if self._out is None else self._out(z)
 
     def heads(self, x: ArrayInput) -> Array:
         """Z_1, ..., Z_H: the context vectors of each head by itself.
@@ -86,9 +91,9 @@ class AttentionModule(ABC):
         """The module whose ``state_dict`` and metadata a file held."""
 
     @property
-    @abstractmethod
     def _w_query(self) -> Array:
         """A weight of shape (d_in, ...) in the dtype of all of them."""
+        return self._weights["w_query"]
 
     @property
     @abstractmethod
@@ -142,8 +147,16 @@ class AttentionModule(ABC):
     # Weights ------------------------------------------------------------------------------------
 
     def _store(self, weights: Mapping[str, Array]) -> None:
-        """Copy in these weights; the others stay."""
-        self._weights = getattr(self, "_weights", {}) | frozen_copies(weights)
+        """Copy in these weights; the others stay. What they are part of is packed anew."""
+        every = getattr(self, "_weights", {}) | dict(weights)
+        kinds = {name.partition("_")[2] for name in weights}
+        if not kinds.isdisjoint(KINDS):
+            self._qkv, views = _side_by_side(every, KINDS)
+            every |= views
+        if "out" in kinds:
+            self._out, views = _side_by_side(every, ("out",))
+            every |= views
+        self._weights = every
 
     def _assign(self, name: str, value: Any) -> None:
         """Replace one weight by another one of its shape and dtype."""
@@ -157,6 +170,9 @@ class AttentionModule(ABC):
         check_shape(name, array, old.shape, "a weight is replaced by one of the same shape")
         self._store({name: array})
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {n: value for n, value in self.__dict__.items() if n not in ("_qkv", "_out")}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle or copy: the arrays are copied in, as in a new module."""
         self.__dict__.update(state)
@@ -165,7 +181,7 @@ class AttentionModule(ABC):
     # Input --------------------------------------------------------------------------------------
 
     def _input(self, x: ArrayInput) -> Array:
-        """``x`` as a C-contiguous array (B, T, d_in) or (T, d_in) in the module's dtype."""
+        """``x`` as (B, T, d_in) or (T, d_in) in the module's dtype, where the core can read it."""
         array = checked("x", x, self._w_query, "the module's weights")
         d_in = self.d_in
         if array.ndim not in (2, 3):
@@ -178,7 +194,7 @@ class AttentionModule(ABC):
                 f"x: expected {d_in} numbers per token (last axis) like the rows of w_query, got "
                 f"{array.shape[-1]} in shape {array.shape}; embed the tokens in {d_in} numbers"
             )
-        return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
+        return readable(array)
 
     # Files --------------------------------------------------------------------------------------
 
@@ -243,3 +259,29 @@ class AttentionModule(ABC):
                 f"path: expected a sound {cls._class_in_files} in {os.fspath(path)}, got {error}; "
                 "save the module again"
             ) from error
+
+
+def _side_by_side(
+    weights: Mapping[str, Array], kinds: tuple[str, ...]
+) -> tuple[Projection, dict[str, Array]]:
+    """One projection with copies of the weights ``w_...`` and biases ``b_...`` of these kinds.
+
+    The views are what it holds, by name. A bias that is missing beside others is 0.
+    """
+    parts = [weights[f"w_{kind}"] for kind in kinds]
+    ends = np.cumsum([part.shape[1] for part in parts])
+    weight = np.empty((parts[0].shape[0], ends[-1]), parts[0].dtype)
+    np.concatenate(parts, axis=1, out=weight)
+    frozen(weight)
+    bias: Array | None = None
+    if any(f"b_{kind}" in weights for kind in kinds):
+        bias = np.zeros(ends[-1], weight.dtype)
+    views: dict[str, Array] = {}
+    for kind, part, end in zip(kinds, parts, ends, strict=True):
+        columns = slice(end - part.shape[1], end)
+        views[f"w_{kind}"] = weight[:, columns]
+        if f"b_{kind}" in weights and bias is not None:
+            bias[columns] = weights[f"b_{kind}"]
+            views[f"b_{kind}"] = bias[columns]
+            views[f"b_{kind}"].flags.writeable = False
+    return Projection._of(weight, None if bias is None else frozen(bias)), views

@@ -19,7 +19,6 @@ from .weights import (
     checked_matrix,
     checked_size,
     draw,
-    product,
 )
 
 if TYPE_CHECKING:
@@ -57,11 +56,14 @@ class CausalAttention(AttentionModule):
 
     Notes
     -----
-    Q, K and V are NumPy products; of 16-bit numbers they are made in float32 and rounded once.
-    The bits of a result do not depend on the batch; they may depend on T, on the instruction set
-    and on the threads of NumPy's BLAS library. A later token never changes an earlier row.
+    Q, K and V are one :class:`Projection` of x; of 16-bit numbers they are summed in float32 and
+    rounded once. The bits of a row of the result depend on its token, on the earlier ones, the
+    weights, the dtype and the instruction set: every x that shares these tokens gives the same row,
+    whatever T, the batch, the strides and the number of threads.
 
-    Memory of a call: Q, K and V (3 * B * T * head_dim numbers), never a (T, T) matrix.
+    Memory: the weights twice, as they are shown and packed. A call: Q, K and V, that is
+    3 * B * T * head_dim numbers, which the attention reads where the projection wrote them; never a
+    (T, T) matrix.
 
     Examples
     --------
@@ -191,10 +193,6 @@ class CausalAttention(AttentionModule):
         return cls.from_state_dict(tensors)
 
     @property
-    def _w_query(self) -> Array:
-        return self._weights["w_query"]
-
-    @property
     def num_heads(self) -> int:
         """Number of query heads: 1."""
         return 1
@@ -215,10 +213,8 @@ class CausalAttention(AttentionModule):
         return self.head_dim
 
     def _write_merged(self, x: Array, z: Array) -> None:
-        q, k, v = (
-            product(x, self._weights[f"w_{name}"], self._weights.get(f"b_{name}"))[..., None, :, :]
-            for name in ("query", "key", "value")
-        )
+        qkv, size = self._qkv(x), self.head_dim
+        q, k, v = (qkv[..., None, :, n * size : (n + 1) * size] for n in range(3))  # views
         attention(q, k, v, out=z[..., None, :, :])
 
     def _write_heads(self, x: Array, z: Array) -> None:

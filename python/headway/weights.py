@@ -1,4 +1,4 @@
-"""Weights of the modules: how they are checked, copied in, drawn, shown and multiplied with."""
+"""Weights of the modules: how they are checked, copied in, drawn and shown."""
 
 import math
 import operator
@@ -10,6 +10,8 @@ import numpy as np
 from .arrays import Array, as_array, dtype_text, kind_of
 
 Shown = TypeVar("Shown", covariant=True)
+
+KINDS = ("query", "key", "value")
 
 
 class HasWeights(Protocol):
@@ -168,10 +170,9 @@ def draw(
         bound = 1.0 / math.sqrt(rows)
         return rng.uniform(-bound, bound, shape).astype(kind)
 
-    names = ("query", "key", "value")
-    drawn = {f"w_{n}": uniform(d_in, d_in, width) for n, width in zip(names, widths, strict=True)}
+    drawn = {f"w_{n}": uniform(d_in, d_in, width) for n, width in zip(KINDS, widths, strict=True)}
     if qkv_bias:
-        drawn |= {f"b_{n}": uniform(d_in, width) for n, width in zip(names, widths, strict=True)}
+        drawn |= {f"b_{n}": uniform(d_in, width) for n, width in zip(KINDS, widths, strict=True)}
     if out_proj:
         width = widths[0]
         drawn |= {"w_out": uniform(width, width, width), "b_out": uniform(width, width)}
@@ -192,25 +193,3 @@ def _checked_dtype(dtype: Any) -> Any:
     if found.name not in wanted.replace(",", "").split() or not found.isnative:
         raise TypeError(f"{wanted} in native byte order, got {found.str}; {fix}")
     return found
-
-
-# The product --------------------------------------------------------------------------------------
-
-
-def product(x: Array, weight: Array, bias: Array | None) -> Array:
-    """``x @ weight + bias``, (..., d_in) by (d_in, n) to (..., n), in the dtype of x.
-
-    16-bit numbers are widened to float32 for the product and the sum, and rounded once. One
-    product is made for each batch entry, so that an entry gets the same bits in any batch.
-    Infinity and NaN go their way without a warning, as they do in the attention itself.
-    """
-    with np.errstate(all="ignore"):
-        if x.dtype.itemsize > 2:
-            result = np.asarray(x @ weight)
-            if bias is not None:
-                result += bias
-            return result
-        wide = x.astype(np.float32) @ weight.astype(np.float32)
-        if bias is not None:
-            wide += bias.astype(np.float32)
-        return np.asarray(wide.astype(x.dtype))
