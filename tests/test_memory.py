@@ -110,4 +110,4 @@ def test_a_projection_needs_a_megabyte_for_each_thread(dtype: str) -> None:
     settings = json.dumps([16_384, 256, 1024, 2, dtype])
     beyond, difference = run_python(START + PROJECTION, settings)
     assert difference == 0
-    assert beyond < 2.2 * MIB, f"{beyond / MIB:.2f} MiB"
+    assert beyond < 3 * MIB, f"{beyond / MIB:.2f} MiB"
