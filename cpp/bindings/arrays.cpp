@@ -1,7 +1,10 @@
 #include "arrays.hpp"
 
+#include <chrono>
+#include <exception>
 #include <functional>
 #include <stdexcept>
+#include <thread>
 
 #include "../core/parallel.hpp"
 
@@ -51,18 +54,31 @@ TensorView view_of(const py::array& array, int axes, std::size_t item_size, bool
 
 void run_released(const std::function<void(const std::function<bool()>&)>& body) {
   bool raised = false;
+  const bool main_thread = on_main_thread();  // no other thread runs signal handlers
   const std::function<bool()> interrupted = [&] {
+    if (!main_thread) return false;
     const py::gil_scoped_acquire locked;
     raised = raised || PyErr_CheckSignals() != 0;
     return raised;
   };
+  std::exception_ptr failure;
+  PyThreadState* state = PyEval_SaveThread();
   try {
-    const py::gil_scoped_release released;
     body(interrupted);
   } catch (const Interrupted&) {
     // The signal handler's exception is set in this thread.
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  // Where the interpreter has ended meanwhile, taking the lock ends a daemon thread by unwinding its stack, up through
+  // frames that own Python objects. It waits here for the process to end instead.
+  try {
+    PyEval_RestoreThread(state);
+  } catch (...) {
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
   }
   if (raised) throw py::error_already_set();
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace headway

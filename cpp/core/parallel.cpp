@@ -16,6 +16,10 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <xmmintrin.h>
 #endif
@@ -104,16 +108,19 @@ int threads_from(const char* name) {
   if (wanted <= proven) return wanted;
   std::vector<std::thread> trial;
   std::atomic<bool> done{false};
+  bool at_the_limit = false;
   try {
     trial.reserve(static_cast<std::size_t>(wanted));
     for (int thread = 1; thread < wanted; ++thread) trial.emplace_back([&] { done.wait(false); });
   } catch (const std::system_error&) {
-    // As many as there are.
+    at_the_limit = true;
   }
   done.store(true);
   done.notify_all();
   for (auto& thread : trial) thread.join();
-  const int started = static_cast<int>(trial.size()) + 1;
+  // At the limit half of them: the runtime needs room of its own beside the threads.
+  const int all = static_cast<int>(trial.size()) + 1;
+  const int started = at_the_limit ? std::max(all / 2, 1) : all;
   proven = std::max(proven, started);
   return started;
 }
@@ -149,6 +156,16 @@ std::string threads_source() {
   num_threads();
   const char* why = source.load();
   return why != nullptr ? why : "";
+}
+
+bool on_main_thread() {
+#if defined(__linux__)
+  return syscall(SYS_gettid) == getpid();
+#elif defined(__APPLE__)
+  return pthread_main_np() != 0;
+#else
+  return true;
+#endif
 }
 
 std::string parallel_runtime() {

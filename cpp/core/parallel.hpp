@@ -15,6 +15,9 @@ std::string threads_source();         // why that number
 std::string parallel_runtime();       // "OpenMP 4.5 (libgomp)", or what stands in for it
 inline constexpr int kMaxThreads = 1024;
 
+// Whether the calling thread is the process's first one, in which signal handlers run.
+bool on_main_thread();
+
 // Raised in the calling thread when `interrupted` of run_tasks said so.
 struct Interrupted {};
 

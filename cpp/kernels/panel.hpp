@@ -95,8 +95,8 @@ inline std::int64_t last_visible_key(const AttentionTask& task, std::int64_t tok
   return limit < -1 ? -1 : limit > last ? last : limit;
 }
 
-// Cuts the task's rows into panels and packs their queries: rows (head_dim) -> lanes of queries (head_dim, lanes), times the sign of
-// the scale.
+// Cuts the task's rows into panels and packs their queries: rows (head_dim) -> lanes of queries (head_dim, lanes), times
+// the scale's part for them.
 template <class S, class Element>
 void begin_task(const AttentionTask& task) {
   auto& w = workspace_of<S>(task);
@@ -123,9 +123,10 @@ void begin_task(const AttentionTask& task) {
       }
       load_transposed<S>(rows, count, task.head_dim, panel.queries + lane, lanes);
     }
-    if (!(task.scale > 0)) {  // products take the sign of the scale from the queries
-      const auto sign = static_cast<typename S::Real>(task.scale < 0 ? -1 : 0);
-      for (std::int64_t i = 0; i < task.head_dim * lanes; ++i) panel.queries[i] *= sign;
+    if (const double factor = SplitScale<typename S::Real>(task.scale).queries; factor != 1) {
+      for (std::int64_t i = 0; i < task.head_dim * lanes; ++i) {
+        panel.queries[i] *= static_cast<typename S::Real>(factor);
+      }
     }
     panel.total.reset(lanes);
     rows_left -= panel.num_rows;

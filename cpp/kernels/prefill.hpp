@@ -263,14 +263,13 @@ void finish_task(const AttentionTask& task, double* reference, double* sum) {
     auto& panel = w.panels[p];
     const int lanes = panel.vecs * S::kLanes;
     for (std::int64_t i = 0; i < panel.num_rows; ++i) {
-      *reference++ = static_cast<double>(panel.total.reference[i]) * (task.scale < 0 ? -task.scale : task.scale);
+      *reference++ = static_cast<double>(panel.total.reference[i]) * SplitScale<Real>(task.scale).rest;
       *sum++ = static_cast<double>(panel.total.sum[i]);
     }
     alignas(64) Real inverse[S::kPanelVecs * S::kLanes];
     for (int at = 0; at < lanes; at += S::kLanes) {
-      // The sum of a row that has seen a key is at least 1: its largest weight. NaN is no empty row.
       const auto total = S::load(panel.total.sum + at);
-      const auto empty = S::greater(S::set1(static_cast<Real>(0.5)), total);
+      const auto empty = is_empty<S>(total);
       S::store(inverse + at, S::div(S::set1(1), total));
       if (!S::any(empty)) continue;
       S::store(inverse + at, S::select(empty, S::zero(), S::load(inverse + at)));

@@ -34,13 +34,13 @@ void apply_stage(const TileArgs<typename S::Real>& args, ScoreStage stage) {
   using Vec = typename S::Vec;
   const Panel<Real>& panel = *args.panel;
   const int lanes = panel.vecs * S::kLanes;
-  const Vec scale = S::set1(static_cast<Real>(args.task->scale < 0 ? -args.task->scale : args.task->scale));
+  const Vec scale = S::set1(static_cast<Real>(SplitScale<Real>(args.task->scale).rest));
   const Vec hidden = S::set1(stage == ScoreStage::kWeights ? 0 : -static_cast<Real>(__builtin_inf()));
   for (int at = 0; at < lanes; at += S::kLanes) {
     const Vec limit = S::load(panel.limits + at);
     const Vec reference = S::load(panel.total.reference + at);
     const Vec sum = S::load(panel.total.sum + at);
-    const Vec inverse = S::select(S::greater(S::set1(static_cast<Real>(0.5)), sum), S::zero(), S::div(S::set1(1), sum));
+    const Vec inverse = S::select(is_empty<S>(sum), S::zero(), S::div(S::set1(1), sum));
     for (std::int64_t key = 0; key < args.block->count; ++key) {
       Real* p = args.weights + key * lanes + at;
       const Vec product = S::load(p);

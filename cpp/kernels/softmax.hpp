@@ -1,5 +1,5 @@
 // Online softmax, one lane per query row: weight = 2^((product - reference) * scale2), where product = q.k and
-// scale2 = scale * log2(e), not negative (the sign of the scale is in the packed queries).
+// scale2 = scale * log2(e), not negative (the sign of the scale is in the packed queries, see SplitScale).
 //
 // The reference is a product, not a score: the difference of products near each other is exact however large they are,
 // the largest one gets weight 1 exactly, and equal keys get equal weights.
@@ -19,14 +19,39 @@ namespace {
 inline constexpr int kKeysPerGroup = 4;
 inline constexpr int kRaiseBeyond = 16;
 
+// The scale in two factors: `queries`, its sign, multiplies the packed queries, `rest`, not negative, their products.
+// A power of two moves from the one to the other where the scale itself nears an end of the range; a scale of 0 gives
+// queries of 0.
+template <class Real>
+struct SplitScale {
+  double queries, rest;
+
+  explicit SplitScale(double scale) : queries(scale < 0 ? -1 : 1), rest(scale < 0 ? -scale : scale) {
+    constexpr double kFar = sizeof(Real) == 4 ? 0x1p100 : 0x1p1000;
+    constexpr double kLargest = sizeof(Real) == 4 ? 0x1p126 : 0x1p1022;  // rest * log2(e) stays in the range
+    constexpr double kSmallest = sizeof(Real) == 4 ? 0x1p-126 : 0x1p-1022;
+    if (rest == 0) {
+      queries = 0;
+      rest = 1;
+    } else if (rest > kFar) {
+      queries *= 0x1p100;
+      rest *= 0x1p-100;
+    } else if (rest < 1 / kFar) {
+      queries *= 0x1p-100;
+      rest *= 0x1p100;
+    }
+    rest = rest > kLargest ? kLargest : rest < kSmallest ? kSmallest : rest;
+  }
+};
+
 // How products become weights, the same for all lanes.
 template <class Real>
 struct SoftmaxScale {
-  Real scale2;    // |scale| * log2(e); log2(e) where the scale is 0 and the queries are packed as 0
+  Real scale2;    // the scale's rest, times log2(e)
   Real headroom;  // from the reference to the bound
 
   explicit SoftmaxScale(double scale)
-      : scale2(static_cast<Real>((scale < 0 ? -scale : scale > 0 ? scale : 1.0) * 1.4426950408889634074)),
+      : scale2(static_cast<Real>(SplitScale<Real>(scale).rest * 1.4426950408889634074)),
         headroom(static_cast<Real>(kRaiseBeyond) / scale2) {}
 };
 
@@ -87,7 +112,14 @@ template <class S, int kVecs>
   }
 }
 
-// total <- total joined with part, the keys of part being later ones. Lanes that are fresh on one side take the other
+// Lanes that have seen no key, or only keys of weight 0. The sum of any other lane is at least 1, its largest weight,
+// or NaN.
+template <class S>
+inline typename S::Mask is_empty(typename S::Vec sum) {
+  return S::greater(S::set1(static_cast<typename S::Real>(0.5)), sum);
+}
+
+// total <- total joined with part, the keys of part being later ones. Lanes that are empty on one side take the other
 // side's bits as they are.
 template <class S>
 void join(Softmax<typename S::Real>& total, const Softmax<typename S::Real>& part,
@@ -95,25 +127,27 @@ void join(Softmax<typename S::Real>& total, const Softmax<typename S::Real>& par
   using Vec = typename S::Vec;
   if (!part.started) return;
   for (int at = 0; at < lanes; at += S::kLanes) {
-    const Vec total_bound = S::load(total.bound + at), part_bound = S::load(part.bound + at);
     const Vec total_reference = S::load(total.reference + at), part_reference = S::load(part.reference + at);
-    const auto keep = is_fresh<S>(part_bound);    // nothing to add
-    const auto take = is_fresh<S>(total_bound);   // nothing before
+    const Vec total_sum = S::load(total.sum + at), part_sum = S::load(part.sum + at);
+    const auto keep = is_empty<S>(part_sum);   // nothing to add
+    const auto take = is_empty<S>(total_sum);  // nothing before
     const auto higher = S::greater(part_reference, total_reference);
     const Vec reference = S::select(higher, part_reference, total_reference);
     const Vec a = exp2<S>(S::mul(S::sub(total_reference, reference), S::set1(scale.scale2)));
     const Vec b = exp2<S>(S::mul(S::sub(part_reference, reference), S::set1(scale.scale2)));
-    const auto blend = [&](Vec before, Vec added) {
-      const Vec joined = S::fma(added, b, S::mul(before, a));
-      return S::select(keep, before, S::select(take, added, joined));
+    const auto blend = [&](Vec kept, Vec taken, Vec joined) {
+      return S::select(keep, kept, S::select(take, taken, joined));
     };
-    S::store(total.reference + at, S::select(keep, total_reference, S::select(take, part_reference, reference)));
-    S::store(total.bound + at, S::select(keep, total_bound, S::set1(0)));  // no longer fresh
-    S::store(total.sum + at, blend(S::load(total.sum + at), S::load(part.sum + at)));
+    S::store(total.reference + at, blend(total_reference, part_reference, reference));
+    S::store(total.bound + at, blend(S::load(total.bound + at), S::set1(0), S::set1(0)));  // no longer fresh
+    S::store(total.sum + at, blend(total_sum, part_sum, S::fma(part_sum, b, S::mul(total_sum, a))));
     for (std::int64_t d = 0; d < value_dim; ++d) {
       const std::int64_t p = d * lanes + at;
       const Vec before = total.started ? S::load(total.context + p) : S::zero();
-      S::store(total.context + p, blend(before, S::load(part.context + p)));
+      const Vec added = S::load(part.context + p);
+      // The context of an empty side is 0, or NaN from a value of weight 0: subtracting it keeps bits, and NaN.
+      S::store(total.context + p,
+               blend(S::sub(before, added), S::sub(added, before), S::fma(added, b, S::mul(before, a))));
     }
   }
   total.started = true;

@@ -19,6 +19,7 @@ def attention(
     offsets: list[int],
     /,
 ) -> None: ...
+def attention_plain(q: object, k: object, v: object, causal: bool, /) -> _Array | None: ...
 def attention_weights(
     q: _Array,
     k: _Array,
