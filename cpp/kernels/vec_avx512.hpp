@@ -1,6 +1,6 @@
 // The vector wrapper for avx512: AVX-512 F + BW + DQ + VL. 32 registers of 512 bits.
 // Register budget of a product tile: 4 x 4 accumulators, 4 lane vectors, 1 broadcast (folded into the FMA): 21 of 32;
-// of a context tile, and of a projection's: 6 x 4 accumulators, 4 lane vectors, 1 broadcast: 29 of 32.
+// of a context tile: 6 x 4 accumulators, 4 lane vectors, 1 broadcast: 29 of 32; of a projection's: 8 x 3, 3, 1: 28.
 #pragma once
 
 #include <immintrin.h>
