@@ -1,5 +1,6 @@
 """Arrays as they come in: what is accepted, how it is viewed, and when it has to be copied."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -120,6 +121,24 @@ def result_shape(
     if layout == "BTHD":
         return (batch, num_tokens, num_heads, width)[4 - rank :]
     return (batch, num_heads, num_tokens, width)[4 - rank :]
+
+
+def empty_result(shape: tuple[int, ...], dtype: Any) -> Array:
+    """A new array for a result.
+
+    Raises
+    ------
+    MemoryError
+        If it does not fit in memory, or not even in what NumPy can count.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        raise MemoryError(
+            f"result: expected a size that fits in memory, got shape {shape} of "
+            f"{np.dtype(dtype).name}, {size / 2**30:.3g} GiB; compute it in parts"
+        ) from None
 
 
 def is_readable(x: Array) -> bool:

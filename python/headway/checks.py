@@ -247,7 +247,9 @@ def check_align(align: Any, batch: int, tq: int, tk: int) -> int | list[int]:
         return tk - tq if align == "end" else 0
     given = align
     if hasattr(align, "__array__"):  # NumPy's integers and arrays, and those of other libraries
-        given = np.asarray(align).astype(object).tolist()
+        array = np.asarray(align)
+        whole = array.dtype.kind in "iu" and not isinstance(align, np.ma.MaskedArray)
+        given = array.tolist() if whole else None  # None is refused like anything else
     try:
         if not isinstance(given, Sequence) or isinstance(given, (bytes, bytearray)):
             return _position(given)

@@ -5,7 +5,16 @@ from typing import Literal, overload
 import numpy as np
 
 from . import _core
-from .arrays import Align, Array, ArrayInput, as_array, is_readable, result_shape, with_four_axes
+from .arrays import (
+    Align,
+    Array,
+    ArrayInput,
+    as_array,
+    empty_result,
+    is_readable,
+    result_shape,
+    with_four_axes,
+)
 from .checks import check_attention, check_stage
 
 __all__ = ["attention", "attention_scores", "attention_weights"]
@@ -184,18 +193,19 @@ def attention(
     width = v4.shape[3]
     lse: Array | None = None
     if out is None:
-        result = np.empty(result_shape(rank, layout, batch, num_heads, tq, width), q4.dtype)
+        result = empty_result(result_shape(rank, layout, batch, num_heads, tq, width), q4.dtype)
         out_kind = kind
     else:
         result = out
         out_kind = "float32" if out.dtype == np.float32 else kind
     if return_lse:
-        lse = np.empty((batch, num_heads, tq), np.float64 if kind == "float64" else np.float32)
+        lse = empty_result((batch, num_heads, tq), np.float64 if kind == "float64" else np.float32)
 
     place = with_four_axes(as_array("out", result), layout)
-    target = place if is_readable(place) else np.empty(place.shape, place.dtype)
-    offsets = offset if isinstance(offset, list) else [offset] * batch
-    _core.attention(q4, k4, v4, target, lse, kind, out_kind, factor, bool(causal), offsets)
+    target = place if is_readable(place) else empty_result(place.shape, place.dtype)
+    if q4.size:
+        offsets = offset if isinstance(offset, list) else [offset] * batch
+        _core.attention(q4, k4, v4, target, lse, kind, out_kind, factor, bool(causal), offsets)
     if target is not place:
         place[...] = target
     return result if lse is None else (result, _head_first(lse, rank))
@@ -245,9 +255,10 @@ def attention_weights(
            [0.5, 0.5]])
     """
     q4, k4, _, kind, rank, factor, offset = check_attention(q, k, k, causal, align, scale, layout)
-    weights = np.empty((*q4.shape[:3], k4.shape[2]), q4.dtype)
-    offsets = offset if isinstance(offset, list) else [offset] * q4.shape[0]
-    _core.attention_weights(q4, k4, weights, kind, factor, bool(causal), offsets)
+    weights = empty_result((*q4.shape[:3], k4.shape[2]), q4.dtype)
+    if weights.size:
+        offsets = offset if isinstance(offset, list) else [offset] * q4.shape[0]
+        _core.attention_weights(q4, k4, weights, kind, factor, bool(causal), offsets)
     return _head_first(weights, rank)
 
 
@@ -299,9 +310,11 @@ def attention_scores(
     check_stage(stage)
     q4, k4, _, kind, rank, factor, offset = check_attention(q, k, k, causal, align, scale, layout)
     dtype = np.float64 if kind == "float64" else np.float32
-    scores = np.empty((*q4.shape[:3], k4.shape[2]), dtype)
-    offsets = offset if isinstance(offset, list) else [offset] * q4.shape[0]
-    _core.attention_scores(q4, k4, scores, kind, factor, bool(causal), offsets, stage == "masked")
+    scores = empty_result((*q4.shape[:3], k4.shape[2]), dtype)
+    if scores.size:
+        offsets = offset if isinstance(offset, list) else [offset] * q4.shape[0]
+        masked = stage == "masked"
+        _core.attention_scores(q4, k4, scores, kind, factor, bool(causal), offsets, masked)
     return _head_first(scores, rank)
 
 

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .arrays import Array, ArrayInput, kind_of, readable, rows_are_readable
+from .arrays import (
+    Array,
+    ArrayInput,
+    as_array,
+    empty_result,
+    kind_of,
+    readable,
+    rows_are_readable,
+)
 from .checks import check_out
 from .weights import check_shape, checked, checked_matrix, frozen_copies
 
@@ -138,25 +146,26 @@ class Projection:
             )
         shape = (*x.shape[:-1], d_out)
         if out is None:
-            result: Array = np.empty(shape, weight.dtype)
+            result = empty_result(shape, weight.dtype)
             self._packed.multiply(readable(x), result, kind)
             return result
         check_out(out, shape, weight.dtype, kind, {"x": x}, like="x")
-        place = out if rows_are_readable(out) else np.empty(shape, out.dtype)
+        target = as_array("out", out)  # plain, whatever its subclass does
+        place = target if rows_are_readable(target) else empty_result(shape, out.dtype)
         self._packed.multiply(readable(x), place, "float32" if out.dtype == np.float32 else kind)
-        if place is not out:
-            out[...] = place
+        if place is not target:
+            target[...] = place
         return out
 
     @property
     def weight(self) -> Array:
         """The weight, (d_in, d_out), read-only."""
-        return self._weight
+        return self._weight.view()  # of a read-only array: it cannot be made writeable
 
     @property
     def bias(self) -> Array | None:
         """The bias, (d_out,), read-only; or None."""
-        return self._bias
+        return None if self._bias is None else self._bias.view()
 
     @property
     def d_in(self) -> int:
