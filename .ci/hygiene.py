@@ -15,7 +15,8 @@ SLACK = 20
 
 SOURCES = (".py", ".pyi", ".cpp", ".hpp", ".cmake", ".sh")
 FOREIGN_PATH = re.compile(r"(?<![\w.$}/-])/(?:home|root|Users|work|tmp)/\w")
-UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E|X[X]X)\b")
+UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b")
+SPEED = re.compile(r"<!-- speed:begin -->\s*(?!<!--)\S[\s\S]*<!-- speed:end -->")
 
 
 def tracked(root: Path) -> list[str]:
@@ -38,8 +39,11 @@ def faults_of(name: str, content: bytes) -> tuple[list[str], list[str]]:
             faults.append(f"{name}:{number}: absolute path: {line.strip()}")
         if name.endswith(SOURCES) and UNFINISHED.search(line):
             faults.append(f"{name}:{number}: unfinished: {line.strip()}")
-    if name == "README.md" and len(lines) > MAX_README:
-        faults.append(f"{name}: {len(lines)} lines, wanted at most {MAX_README}")
+    if name == "README.md":
+        if len(lines) > MAX_README:
+            faults.append(f"{name}: {len(lines)} lines, wanted at most {MAX_README}")
+        if not SPEED.search("\n".join(lines)):
+            faults.append(f"{name}: nothing stands between the speed comments; see bench/README.md")
     if name.endswith(SOURCES) and len(lines) > MAX_LINES:
         strict = name.startswith(("python/", "cpp/")) and len(lines) > MAX_LINES + SLACK
         (faults if strict else remarks).append(f"{name}: {len(lines)} lines, wanted {MAX_LINES}")

@@ -40,3 +40,7 @@ __all__ = [
     "set_isa",
     "set_num_threads",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

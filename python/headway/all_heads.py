@@ -23,6 +23,7 @@ from .weights import (
     checked_output,
     checked_size,
     draw,
+    merged_widths,
 )
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ class MultiHeadAttention(AttentionModule):
         owns its keys and values. With fewer, a group of ``H // Hkv`` query heads shares them.
     b_query, b_key, b_value : array, optional
         Biases, each as long as its weight has columns; each with or without the others.
-    w_out : array, (num_heads * head_dim, d_out), optional
+    w_out : array, (d_out, width), optional
         Output projection.
-    b_out : array, (d_out,), optional
+    b_out : array, (width,), optional
         Its bias.
 
     Attributes
@@ -66,12 +67,10 @@ class MultiHeadAttention(AttentionModule):
     w_query, w_key, w_value, b_query, b_key, b_value, w_out, b_out : ndarray
         Read-only; what was not given is None. Assigning one copies it in, if it has the same shape
         and dtype. The first three are views of one array (d_in, (H + 2 * Hkv) * head_dim).
-    d_in : int
-        Numbers per token of the input.
+    d_in, num_heads, num_kv_heads, head_dim : int
+        Sizes of the input and of the heads.
     d_out : int
         Width of all heads together, ``num_heads * head_dim``.
-    num_heads, num_kv_heads, head_dim : int
-        Sizes of the heads.
     dtype : numpy.dtype
         Of the weights, the input and the result.
     num_parameters : int
@@ -93,8 +92,6 @@ class MultiHeadAttention(AttentionModule):
     >>> x = np.random.default_rng(0).standard_normal((3, 5, 8))
     >>> module(x).shape, module.heads(x).shape
     ((3, 5, 8), (2, 3, 5, 4))
-    >>> np.allclose(module(x), module.split()(x), rtol=0, atol=1e-14)
-    True
     """
 
     _class_in_files = "MultiHeadAttention"
@@ -105,8 +102,8 @@ class MultiHeadAttention(AttentionModule):
     b_query = Weight[Array | None]("Query bias, (num_heads * head_dim,), or None.")
     b_key = Weight[Array | None]("Key bias, (num_kv_heads * head_dim,), or None.")
     b_value = Weight[Array | None]("Value bias, (num_kv_heads * head_dim,), or None.")
-    w_out = Weight[Array | None]("Output projection, (num_heads * head_dim, d_out), or None.")
-    b_out = Weight[Array | None]("Bias of the output projection, (d_out,), or None.")
+    w_out = Weight[Array | None]("Output projection, (d_out, width), or None.")
+    b_out = Weight[Array | None]("Bias of the output projection, (width,), or None.")
 
     def __init__(
         self,
@@ -160,29 +157,21 @@ class MultiHeadAttention(AttentionModule):
 
         Parameters
         ----------
-        d_in : int
-            Numbers per token of the input.
-        d_out : int
-            Width of all heads together, a multiple of num_heads.
-        num_heads : int
-            Number of query heads, each of head_dim ``d_out // num_heads``.
+        d_in, d_out, num_heads, qkv_bias, out_proj, seed, dtype
+            As in :meth:`StackedMultiHeadAttention.init`; the same seed gives the same weights.
         num_kv_heads : int, optional
             Number of key and value heads, a divisor of num_heads; default num_heads.
-        qkv_bias : bool, default False
-            Whether queries, keys and values get biases.
-        out_proj : bool, default False
-            Whether there is an output projection (d_out, d_out), with a bias.
-        seed : int or None, default 0
-            The same seed gives the same weights, here and in
-            :meth:`StackedMultiHeadAttention.init`; None gives new ones each time.
-        dtype : dtype, default numpy.float32
-            float32, float64, float16 or bfloat16, also by name.
 
         Returns
         -------
         MultiHeadAttention
             Weights are uniform between ``-1/sqrt(n)`` and ``1/sqrt(n)``, with n the rows of the
             weight.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of the wrong kind, or a size is out of range.
 
         Examples
         --------
@@ -192,16 +181,9 @@ class MultiHeadAttention(AttentionModule):
         ((8, 8), (8, 4))
         """
         num_heads, num_kv_heads = checked_head_counts(num_heads, num_kv_heads)
-        width = checked_size("d_out", d_out)
-        if width % num_heads:
-            raise ValueError(
-                f"d_out: expected a multiple of num_heads={num_heads}, got {width}; "
-                f"pass e.g. {width + num_heads - width % num_heads}"
-            )
-        kv_width = width // num_heads * num_kv_heads
         drawn = draw(
             checked_size("d_in", d_in),
-            (width, kv_width, kv_width),
+            merged_widths(d_out, num_heads, num_kv_heads),
             qkv_bias=qkv_bias,
             out_proj=out_proj,
             seed=seed,
@@ -234,10 +216,17 @@ class MultiHeadAttention(AttentionModule):
         prefix : str, default ""
             What stands before the names, such as ``"self_attn."``; other keys are left alone.
 
+        Returns
+        -------
+        MultiHeadAttention
+            With copies of the weights.
+
         Raises
         ------
         ValueError
             If keys are missing or unknown (the text lists all of them), or the shapes do not fit.
+        TypeError
+            If a value is no array of one of the four dtypes, or of another one than the others.
 
         Examples
         --------
@@ -251,6 +240,11 @@ class MultiHeadAttention(AttentionModule):
 
     def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
         """The weights as fresh arrays under the course's names, in torch's (out, in) orientation.
+
+        Returns
+        -------
+        dict of str to ndarray
+            C-contiguous copies; :meth:`from_state_dict` reads them.
 
         Examples
         --------
@@ -274,6 +268,13 @@ class MultiHeadAttention(AttentionModule):
         StackedMultiHeadAttention
             With copies of the weights; where a group of query heads shares its keys and values,
             each head gets a copy of them.
+
+        Examples
+        --------
+        >>> import headway
+        >>> module = headway.MultiHeadAttention.init(8, 4, num_heads=2)
+        >>> [head.w_query.shape for head in module.split()]
+        [(8, 2), (8, 2)]
         """
         return StackedMultiHeadAttention(single_heads(self), w_out=self.w_out, b_out=self.b_out)
 
@@ -301,8 +302,6 @@ class MultiHeadAttention(AttentionModule):
         shared = self._num_kv_heads < self._num_heads
         kv_heads = {"num_kv_heads": self._num_kv_heads} if shared else {}
         return {"num_heads": self._num_heads} | kv_heads | super()._more_sizes()
-
-    # Calls --------------------------------------------------------------------------------------
 
     def _write_merged(self, x: Array, z: Array) -> None:
         self._attend(x, z.reshape(*x.shape[:-1], self._num_heads, self.head_dim))  # a view of z

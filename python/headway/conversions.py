@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,33 @@ import numpy as np
 from . import state as names
 from .arrays import Array
 from .one_head import CausalAttention
-from .weights import KINDS, checked_size
+from .weights import KINDS, checked, checked_size
 
 if TYPE_CHECKING:
     from .all_heads import MultiHeadAttention
+
+
+def checked_heads(heads: Iterable[CausalAttention]) -> tuple[CausalAttention, ...]:
+    """Copies of the heads, which have one d_in and one dtype."""
+    fix = "pass a list of headway.CausalAttention"
+    if not isinstance(heads, Iterable):
+        got = type(heads).__name__
+        raise TypeError(f"heads: expected CausalAttention modules, got {got}; {fix}")
+    given_heads = tuple(heads)
+    if not given_heads:
+        raise ValueError(f"heads: expected at least one head, got none; {fix}")
+    for n, head in enumerate(given_heads):
+        if not isinstance(head, CausalAttention):
+            raise TypeError(
+                f"heads[{n}]: expected a CausalAttention, got {type(head).__name__}; {fix}"
+            )
+        if head.d_in != given_heads[0].d_in:
+            raise ValueError(
+                f"heads[{n}]: expected d_in {given_heads[0].d_in} like heads[0], got {head.d_in}; "
+                "all heads read the same x"
+            )
+        checked(f"heads[{n}].w_query", head.w_query, given_heads[0].w_query, "heads[0].w_query")
+    return tuple(copy.copy(head) for head in given_heads)
 
 
 def common_head_dim(heads: Sequence[CausalAttention]) -> int:

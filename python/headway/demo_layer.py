@@ -71,7 +71,8 @@ def real_size() -> Step:
     about = runtime.info()
     lines += [
         "",
-        "The whole layer includes the projections, NumPy products on both sides.",
+        "The whole layer includes the projections: headway.Projection on one side,",
+        "NumPy products on the other.",
         f"Instruction set: {about['isa']}.",
         f"Threads: {about['num_threads']}, from {about['threads_source']}.",
     ]

@@ -96,15 +96,17 @@ def _reference_z(stacked: StackedMultiHeadAttention, x: Array) -> Array:
 
 
 def _title(text: Text, vocabulary: list[str], labels: list[str], encoding: str) -> Step:
+    distinct = f", {len(vocabulary):,} of them distinct" if len(text.tokens) > 1 else ""
+    first = f"The first {len(labels)} are" if len(labels) > 1 else "It is"
     return Step(
         [
             f"headway {__version__}: causal multi-head attention, step by step",
             "",
             "The text: " + fit(text.name, 69, encoding).rstrip(),
-            f"{text.num_characters:,} characters, {len(text.tokens):,} tokens, "
-            f"{len(vocabulary):,} of them different.",
+            f"{_count(text.num_characters, 'character')}, {_count(len(text.tokens), 'token')}"
+            f"{distinct}.",
             "A token is a word in lower case (letters, digits, _) or one other character.",
-            f"The first {len(labels)} are shown in full: {' '.join(' '.join(labels).split())}",
+            f"{first} shown in full: {' '.join(' '.join(labels).split())}",
         ]
     )
 
@@ -176,7 +178,7 @@ def _comparison(
         largest = float(np.abs(plain).max())
         passed = passed and max(differences) <= AGREE * largest
         columns.append([*differences, largest])
-    heads = [f"{n:,} token{'s' * (n != 1)}" for n in inputs]
+    heads = [_count(n, "token") for n in inputs]
     names = [
         "stage 1 and stage 2",
         "stage 1 and NumPy",
@@ -208,6 +210,10 @@ def _causality(merged: MultiHeadAttention, x: Array) -> Step:
     same = merged(spoilt)[:-1].tobytes() == merged(x)[:-1].tobytes()
     verdict = "the same to the bit" if same else "CHANGED"
     return Step([f"NaN for the last of {len(x):,} tokens: all rows before it are {verdict}."], same)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def _shape(x: Array) -> str:

@@ -96,8 +96,7 @@ def attention(
     v : array, (B, Hkv, Tk, Dv)
         Values, in the dtype and the rank of q. Dv may differ from D.
     causal : bool, default True
-        Query i sees the keys ``j <= offset + i`` only, with the offset that `align` names. False:
-        every query sees every key.
+        Query i sees the keys ``j <= offset + i`` only (see `align`); False: every key.
     align : {"end", "start"}, int or (B,) ints, default "end"
         The key position at which query 0 stands. "end": the last query sees the last key, offset
         Tk - Tq, as with a key-value cache. "start": query i sees the keys 0 to i, offset 0. One
@@ -151,8 +150,8 @@ def attention(
     number of tokens; it is kept for the next call, see :func:`headway.release_memory`. An `out`
     whose last axis is not contiguous costs a temporary array of its size.
 
-    The formula is that of Vaswani et al., "Attention Is All You Need" (2017), section 3.2. The
-    softmax runs along the keys and corrects its sum whenever the maximum rises: Milakov and
+    The formula is that of Vaswani et al., "Attention Is All You Need" (2017), section 3.2; the
+    softmax corrects its sum whenever the maximum rises, along the keys: Milakov and
     Gimelshein, "Online normalizer calculation for softmax" (2018); Rabe and Staats, "Self-attention
     Does Not Need O(n^2) Memory" (2021); Dao et al., "FlashAttention" (2022).
 
@@ -171,9 +170,8 @@ def attention(
     >>> out[0, :, :, 0]
     array([[0. , 0.5, 1. ],
            [3. , 3.5, 4. ]], dtype=float32)
-    >>> np.exp(lse[0]).round(3)
-    array([[1., 2., 3.],
-           [1., 2., 3.]], dtype=float32)
+    >>> np.exp(lse[0, 0]).round(3)
+    array([1., 2., 3.], dtype=float32)
     """
     if (
         scale is None
@@ -189,8 +187,7 @@ def attention(
     q4, k4, v4, kind, rank, factor, offset = check_attention(
         q, k, v, causal, align, scale, layout, out, return_lse
     )
-    batch, num_heads, tq, _ = q4.shape
-    width = v4.shape[3]
+    (batch, num_heads, tq, _), width = q4.shape, v4.shape[3]
     lse: Array | None = None
     if out is None:
         result = empty_result(result_shape(rank, layout, batch, num_heads, tq, width), q4.dtype)
@@ -242,9 +239,8 @@ def attention_weights(
     Notes
     -----
     Memory: the result has B * H * Tq * Tk elements. This is for looking at weights; to get context
-    vectors, :func:`attention` is faster and needs no such matrix.
-
-    The formula is that of Vaswani et al., "Attention Is All You Need" (2017), section 3.2.
+    vectors, :func:`attention` is faster and needs no such matrix. The formula is that of Vaswani et
+    al., "Attention Is All You Need" (2017), section 3.2.
 
     Examples
     --------
@@ -295,9 +291,8 @@ def attention_scores(
 
     Notes
     -----
-    Memory: the result has B * H * Tq * Tk elements.
-
-    The formula is that of Vaswani et al., "Attention Is All You Need" (2017), section 3.2.
+    Memory: the result has B * H * Tq * Tk elements. The formula is that of Vaswani et al.,
+    "Attention Is All You Need" (2017), section 3.2.
 
     Examples
     --------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,10 @@ import numpy as np
 
 from . import state as names
 from .arrays import Array, ArrayInput
-from .conversions import common_head_dim, side_by_side, single_heads
+from .conversions import checked_heads, common_head_dim, side_by_side, single_heads
 from .module_base import AttentionModule
 from .one_head import CausalAttention
-from .weights import Weight, checked, checked_output
+from .weights import Weight, checked_output
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,9 +35,9 @@ class StackedMultiHeadAttention(AttentionModule):
     heads : iterable of CausalAttention
         At least one head, all with the same d_in and dtype; the head_dim may differ. The heads are
         copied, so that no two of them share a weight.
-    w_out : array, (sum of the heads' head_dim, d_out), optional
+    w_out : array, (d_out, width), optional
         Output projection.
-    b_out : array, (d_out,), optional
+    b_out : array, (width,), optional
         Its bias.
 
     Attributes
@@ -48,7 +47,7 @@ class StackedMultiHeadAttention(AttentionModule):
     d_in : int
         Numbers per token of the input.
     d_out : int
-        Width of all heads together.
+        Width of all heads together, the sum of their head_dim.
     num_heads, num_kv_heads : int
         The number of heads, twice: each has its own keys and values.
     dtype : numpy.dtype
@@ -83,8 +82,8 @@ class StackedMultiHeadAttention(AttentionModule):
 
     _class_in_files = "StackedMultiHeadAttention"
 
-    w_out = Weight[Array | None]("Output projection, (width of all heads, d_out), or None.")
-    b_out = Weight[Array | None]("Bias of the output projection, (d_out,), or None.")
+    w_out = Weight[Array | None]("Output projection, (d_out, width), or None.")
+    b_out = Weight[Array | None]("Bias of the output projection, (width,), or None.")
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class StackedMultiHeadAttention(AttentionModule):
         w_out: ArrayInput | None = None,
         b_out: ArrayInput | None = None,
     ) -> None:
-        self._heads = _checked_heads(heads)
+        self._heads = checked_heads(heads)
         self._store(checked_output(w_out, b_out, self.d_out, self._w_query))
 
     @classmethod
@@ -134,6 +133,11 @@ class StackedMultiHeadAttention(AttentionModule):
             Weights are uniform between ``-1/sqrt(n)`` and ``1/sqrt(n)``, with n the rows of the
             weight.
 
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of the wrong kind, or a size is out of range.
+
         Examples
         --------
         >>> import headway
@@ -170,6 +174,23 @@ class StackedMultiHeadAttention(AttentionModule):
             Number of heads; needed where the names do not tell, as ``heads.0.W_query.weight`` does.
         prefix : str, default ""
             What stands before the names; other keys are left alone.
+
+        Returns
+        -------
+        StackedMultiHeadAttention
+            With copies of the weights.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :meth:`MultiHeadAttention.from_state_dict`.
+
+        Examples
+        --------
+        >>> import headway
+        >>> state = headway.StackedMultiHeadAttention.init(3, 4, num_heads=2).state_dict()
+        >>> headway.StackedMultiHeadAttention.from_state_dict(state).num_heads
+        2
         """
         from .all_heads import MultiHeadAttention
 
@@ -182,6 +203,11 @@ class StackedMultiHeadAttention(AttentionModule):
 
     def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
         """The weights as fresh arrays under the course's names, in torch's (out, in) orientation.
+
+        Returns
+        -------
+        dict of str to ndarray
+            C-contiguous copies; :meth:`from_state_dict` reads them.
 
         Examples
         --------
@@ -212,6 +238,12 @@ class StackedMultiHeadAttention(AttentionModule):
         ------
         ValueError
             If the heads differ in head_dim.
+
+        Examples
+        --------
+        >>> import headway
+        >>> headway.StackedMultiHeadAttention.init(8, 4, num_heads=2).fuse().w_query.shape
+        (8, 4)
         """
         from .all_heads import MultiHeadAttention
 
@@ -225,7 +257,7 @@ class StackedMultiHeadAttention(AttentionModule):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._heads = _checked_heads(self._heads)
+        self._heads = checked_heads(self._heads)
 
     @property
     def _w_query(self) -> Array:
@@ -269,26 +301,3 @@ class StackedMultiHeadAttention(AttentionModule):
     def _write_heads(self, x: Array, z: Array) -> None:
         for n, head in enumerate(self._heads):
             head._write_merged(x, z[n])
-
-
-def _checked_heads(heads: Iterable[CausalAttention]) -> tuple[CausalAttention, ...]:
-    """Copies of the heads, which have one d_in and one dtype."""
-    fix = "pass a list of headway.CausalAttention"
-    if not isinstance(heads, Iterable):
-        got = type(heads).__name__
-        raise TypeError(f"heads: expected CausalAttention modules, got {got}; {fix}")
-    given_heads = tuple(heads)
-    if not given_heads:
-        raise ValueError(f"heads: expected at least one head, got none; {fix}")
-    for n, head in enumerate(given_heads):
-        if not isinstance(head, CausalAttention):
-            raise TypeError(
-                f"heads[{n}]: expected a CausalAttention, got {type(head).__name__}; {fix}"
-            )
-        if head.d_in != given_heads[0].d_in:
-            raise ValueError(
-                f"heads[{n}]: expected d_in {given_heads[0].d_in} like heads[0], got {head.d_in}; "
-                "all heads read the same x"
-            )
-        checked(f"heads[{n}].w_query", head.w_query, given_heads[0].w_query, "heads[0].w_query")
-    return tuple(copy.copy(head) for head in given_heads)

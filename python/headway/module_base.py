@@ -66,6 +66,19 @@ class AttentionModule(ABC):
         -------
         ndarray, (H, B, T, head_dim) or (H, T, head_dim)
             In the module's dtype, C-contiguous.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As the call of the module; or if the heads differ in head_dim.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import headway
+        >>> module = headway.MultiHeadAttention.init(6, 4, num_heads=2)
+        >>> module.heads(np.ones((5, 6), np.float32)).shape
+        (2, 5, 2)
         """
         head_dim = self.head_dim
         x = self._input(x)
@@ -196,19 +209,22 @@ class AttentionModule(ABC):
             )
         return readable(array)
 
-    # Files --------------------------------------------------------------------------------------
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights to a safetensors file, in one piece or not at all.
 
         The file holds what :meth:`state_dict` returns, so torch can read it, too; its metadata
         hold the class, the version of the format and the numbers of heads. It is written beside
         its place and moved there at the end: a write that fails leaves an older file as it was.
+        Memory: two copies of the weights.
 
         Parameters
         ----------
         path : str or path
             Where to write; an existing file is replaced.
+
+        Returns
+        -------
+        None
 
         Raises
         ------
@@ -217,9 +233,16 @@ class AttentionModule(ABC):
         OSError
             If the file cannot be written.
 
-        Notes
-        -----
-        Memory: two copies of the weights, for as long as the call takes.
+        Examples
+        --------
+        >>> import tempfile
+        >>> import headway
+        >>> head = headway.CausalAttention.init(3, 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     head.save(f"{folder}/head.safetensors")
+        ...     again = headway.CausalAttention.load(f"{folder}/head.safetensors")
+        >>> again.w_query.tobytes() == head.w_query.tobytes()
+        True
         """
         from . import storage
 
@@ -248,6 +271,15 @@ class AttentionModule(ABC):
             If there is no such file, or it cannot be read.
         ValueError
             If the file is damaged, was not written by :meth:`save`, or holds another class.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import headway
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     headway.CausalAttention.init(3, 2).save(f"{folder}/head.safetensors")
+        ...     headway.CausalAttention.load(f"{folder}/head.safetensors")
+        CausalAttention(d_in=3, d_out=2, num_heads=1, dtype=float32, num_parameters=18)
         """
         from . import storage
 

@@ -138,6 +138,11 @@ class CausalAttention(AttentionModule):
         CausalAttention
             Weights and biases are uniform between ``-1/sqrt(d_in)`` and ``1/sqrt(d_in)``.
 
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of the wrong kind, or a size is out of range.
+
         Examples
         --------
         >>> import headway
@@ -169,15 +174,41 @@ class CausalAttention(AttentionModule):
         prefix : str, default ""
             What stands before these names, such as ``"heads.0."``; other keys are left alone.
 
+        Returns
+        -------
+        CausalAttention
+            With copies of the weights.
+
         Raises
         ------
         ValueError
-            If keys are missing or unknown; the text lists all of them.
+            If keys are missing or unknown (the text lists all of them), or the shapes do not fit.
+        TypeError
+            If a value is no array of one of the four dtypes, or of another one than the others.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import headway
+        >>> w = np.ones((2, 3), np.float32)  # (head_dim, d_in)
+        >>> state = {"W_query.weight": w, "W_key.weight": w, "W_value.weight": w}
+        >>> headway.CausalAttention.from_state_dict(state).w_query.shape
+        (3, 2)
         """
         return cls(**names.read_head(state, prefix))
 
     def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
         """The weights as fresh arrays under the course's names, in torch's (out, in) orientation.
+
+        Parameters
+        ----------
+        prefix : str, default ""
+            What to put before each name.
+
+        Returns
+        -------
+        dict of str to ndarray
+            C-contiguous copies; :meth:`from_state_dict` reads them.
 
         Examples
         --------

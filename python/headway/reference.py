@@ -27,6 +27,10 @@ from .checks import check_attention, check_stage
 __all__ = ["attention", "attention_scores", "attention_weights"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @np.errstate(all="ignore")
 def attention(
     q: Any,
@@ -42,8 +46,25 @@ def attention(
 ) -> Any:
     """Weighted sum of the values that each query may see, in float64 inside.
 
-    Takes, returns and refuses what :func:`headway.attention` does; see there.
+    Parameters
+    ----------
+    q, k, v, causal, align, scale, layout, out, return_lse
+        As in :func:`headway.attention`.
 
+    Returns
+    -------
+    out : ndarray, (B, H, Tq, Dv)
+        Context vectors in the rank, layout and dtype of q, or `out` itself.
+    lse : ndarray, (B, H, Tq)
+        Only with `return_lse`: the log-sum-exp of each row's scores, head-first in every layout.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`headway.attention`.
+
+    Notes
+    -----
     Memory: several arrays of B * H * Tq * Tk float64 numbers.
 
     Examples
@@ -92,7 +113,20 @@ def attention_weights(
 ) -> Array:
     """Softmax of the scores: how much of each value goes into each context vector.
 
-    Takes, returns and refuses what :func:`headway.attention_weights` does; see there.
+    Parameters
+    ----------
+    q, k, causal, align, scale, layout
+        As in :func:`headway.attention`.
+
+    Returns
+    -------
+    ndarray, (B, H, Tq, Tk)
+        Weights in the dtype of q, head-first in every layout.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`headway.attention`.
 
     Examples
     --------
@@ -125,7 +159,22 @@ def attention_scores(
 ) -> Array:
     """Scores before the softmax: ``scale * q.k``, and ``-inf`` where hidden (stage "masked").
 
-    Takes, returns and refuses what :func:`headway.attention_scores` does; see there.
+    Parameters
+    ----------
+    q, k, causal, align, scale, layout
+        As in :func:`headway.attention`.
+    stage : {"masked", "scaled"}, default "masked"
+        "scaled": ``scale * q.k`` for every pair. "masked": ``-inf`` where hidden.
+
+    Returns
+    -------
+    ndarray, (B, H, Tq, Tk)
+        Scores in float64 for float64 input, else float32, head-first in every layout.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`headway.attention`.
 
     Examples
     --------

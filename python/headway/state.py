@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arrays import Array, as_array
+from .arrays import Array, as_array, kind_of
 
 _HEAD_NAMES = {
     "w_query": "W_query.weight",
@@ -164,7 +164,7 @@ def _read(keys: _Keys, names: Mapping[str, str], always: Iterable[str] = ()) -> 
         prefix = f" after the prefix {keys.prefix!r}" if keys.prefix else ""
         raise ValueError(
             f"state: expected {_listed(names.values())}{prefix} (biases and out_proj may be "
-            f"absent), got a state {' and '.join(parts)}; {_prefix_hint(unknown)}"
+            f"absent), got a state {' and '.join(parts)}; {_hint(unknown)}"
         )
     return {name: _weight(keys, key) for name, key in names.items() if key in keys.names}
 
@@ -190,10 +190,19 @@ def _as_array(name: str, value: Any) -> Array:
         from .storage import bfloat16
 
         return as_array(name, value.float()).astype(bfloat16())
-    return as_array(name, value)
+    try:
+        array = as_array(name, value)
+        kind_of(name, array)
+    except TypeError as error:  # its fix has the name where the code has the value
+        text, end, fix = str(error).rpartition("; ")
+        value_in_code = f'state["{name}"]'
+        raise TypeError(text + end + fix.replace(name, value_in_code)) from error
+    return array
 
 
-def _prefix_hint(unknown: list[str]) -> str:
+def _hint(unknown: list[str]) -> str:
+    if not unknown:
+        return "add them"
     for key in unknown:
         for last in ("heads.0.W_query.weight", "W_query.weight", "in_proj_weight"):
             if key.endswith("." + last):

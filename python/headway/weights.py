@@ -148,6 +148,18 @@ def frozen_copies(arrays: Mapping[str, Array]) -> dict[str, Array]:
 # Initialisation -----------------------------------------------------------------------------------
 
 
+def merged_widths(d_out: Any, num_heads: int, num_kv_heads: int) -> tuple[int, int, int]:
+    """Columns of w_query, w_key and w_value where heads of one head_dim stand side by side."""
+    width = checked_size("d_out", d_out)
+    if width % num_heads:
+        raise ValueError(
+            f"d_out: expected a multiple of num_heads={num_heads}, got {width}; "
+            f"pass e.g. {width + num_heads - width % num_heads}"
+        )
+    kv_width = width // num_heads * num_kv_heads
+    return width, kv_width, kv_width
+
+
 def draw(
     d_in: int,
     widths: tuple[int, int, int],
