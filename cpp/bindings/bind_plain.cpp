@@ -29,13 +29,14 @@ TensorView contiguous_view(void* data, std::int64_t heads, std::int64_t tokens, 
 
 // The result, or None where the call is not the everyday one.
 py::object attention_plain(const py::handle& q_object, const py::handle& k_object, const py::handle& v_object,
-                           bool causal) {
+                           const py::handle& causal) {
   // Never destroyed: the interpreter is gone before the library's statics are.
   static const auto& types = *new std::array{py::dtype("float32"), py::dtype("float64"), py::dtype("float16")};
   const auto* q = plain_array(q_object.ptr());
   const auto* k = plain_array(k_object.ptr());
   const auto* v = plain_array(v_object.ptr());
   if (q == nullptr || k == nullptr || v == nullptr || q->descr != k->descr || q->descr != v->descr) return py::none();
+  if (causal.ptr() != Py_True && causal.ptr() != Py_False) return py::none();
   std::size_t type = 0;
   while (type < types.size() && types[type].ptr() != q->descr) ++type;
   if (type == types.size()) return py::none();
@@ -52,7 +53,7 @@ py::object attention_plain(const py::handle& q_object, const py::handle& k_objec
   p.num_kv_heads = nk[1];
   p.num_keys = nk[2];
   p.value_dim = nv[3];
-  p.causal = causal;
+  p.causal = causal.ptr() == Py_True;
   py::array out(types[type], {nq[0], nq[1], nq[2], nv[3]});
   p.q = contiguous_view(q->data, nq[1], nq[2], nq[3]);
   p.k = contiguous_view(k->data, nk[1], nk[2], nk[3]);

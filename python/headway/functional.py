@@ -173,14 +173,7 @@ def attention(
     >>> np.exp(lse[0, 0]).round(3)
     array([1., 2., 3.], dtype=float32)
     """
-    if (
-        scale is None
-        and out is None
-        and return_lse is False
-        and align is _END
-        and layout is _BHTD
-        and (causal is True or causal is False)
-    ):
+    if scale is None and out is None and return_lse is False and align is _END and layout is _BHTD:
         plain = _core.attention_plain(q, k, v, causal)  # None: something needs a closer look
         if plain is not None:
             return plain
