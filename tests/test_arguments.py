@@ -42,7 +42,7 @@ def test_a_result_beyond_all_memory_is_an_exception() -> None:
         np.broadcast_to(row[..., ::-1], (1, 2**40, 1, 64)),
     ):
         key = np.broadcast_to(row, (q.shape[0], 1, 1, 64))
-        with pytest.raises((MemoryError, ValueError)):
+        with pytest.raises(MemoryError):
             headway.attention(q, key, key)
     assert headway.attention(row, row, row)[0, 0, 0, 0] == 1.0
 

@@ -26,13 +26,29 @@ SHAPES = [
 ]
 HEADS = [(2, 2), (8, 2)]
 
+#: (Tq, Tk) and head_dim: an odd width at every shape, the usual ones at some.
+SHAPES_AND_WIDTHS = [
+    *((tokens, 20) for tokens in SHAPES),
+    ((130, 130), 64),
+    ((517, 517), 128),
+    ((40, 700), 128),
+    ((5, 2300), 64),
+    ((1, 2300), 128),
+]
+
 
 def inputs(
     dtype: str, heads: tuple[int, int], tokens: tuple[int, int], head_dim: int = 20, batch: int = 1
 ) -> tuple[Array, Array, Array]:
-    """Return q, k, v with head widths that fill no vector exactly."""
+    """Return q, k, v; with the usual head_dim the widths fill no vector exactly."""
     return make_qkv(
-        11, dtype, batch=batch, heads=heads, tokens=tokens, head_dim=head_dim, value_dim=24
+        11,
+        dtype,
+        batch=batch,
+        heads=heads,
+        tokens=tokens,
+        head_dim=head_dim,
+        value_dim=24 if head_dim == 20 else head_dim,
     )
 
 
@@ -44,15 +60,15 @@ def baseline(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     return out, attend(q, k, v)[1]
 
 
-@pytest.mark.parametrize("tokens", SHAPES)
+@pytest.mark.parametrize(("tokens", "head_dim"), SHAPES_AND_WIDTHS)
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("any_threads")
 def test_threads_lse_and_repeat(
-    dtype: str, heads: tuple[int, int], tokens: tuple[int, int], isa: str
+    dtype: str, heads: tuple[int, int], tokens: tuple[int, int], head_dim: int, isa: str
 ) -> None:
     """1, 2 and 3 threads, with the lse and without, once and again."""
-    q, k, v = inputs(dtype, heads, tokens)
+    q, k, v = inputs(dtype, heads, tokens, head_dim)
     expected, expected_lse = baseline(q, k, v)
     for count in (1, 2, 3):
         headway.set_num_threads(count)
@@ -111,13 +127,18 @@ def test_heads_alone(dtype: str, tokens: tuple[int, int], isa: str) -> None:
 def test_strides(dtype: str, memory: str, isa: str) -> None:
     """The same values in every memory layout, for one, two or all three of the inputs."""
     headway.set_num_threads(2)
-    for heads, tokens in (((4, 2), (70, 70)), ((2, 2), (5, 300))):
-        arrays = inputs(dtype, heads, tokens, batch=2)
+    for heads, tokens, head_dim in (
+        ((4, 2), (70, 70), 20),
+        ((2, 2), (5, 300), 20),
+        ((2, 1), (70, 70), 64),
+        ((1, 1), (5, 140), 128),
+    ):
+        arrays = inputs(dtype, heads, tokens, head_dim, batch=2)
         for chosen in CHOICES:
             q, k, v = lay_out(arrays, memory, chosen)
             expected, expected_lse = attend(*(np.array(x, order="C") for x in (q, k, v)))
             out, lse = attend(q, k, v)
-            assert_same_bits(out, expected, f"{chosen} {memory}")
+            assert_same_bits(out, expected, f"{chosen} {memory}, {head_dim}")
             assert_same_bits(lse, expected_lse, f"lse of {chosen} {memory}")
 
 

@@ -36,24 +36,39 @@ def test_cuts() -> None:
 
 
 @lru_cache(maxsize=4)
-def prefill(dtype: str, heads: tuple[int, int], tokens: int, isa: str) -> tuple[Array, ...]:
+def prefill(
+    dtype: str, heads: tuple[int, int], tokens: int, isa: str, head_dim: int = 8
+) -> tuple[Array, ...]:
     """Return q, k, v and the out and lse of one whole call with this instruction set."""
     assert headway.isa() == isa
     q, k, v = make_qkv(
-        tokens, dtype, heads=heads, tokens=(tokens, tokens), head_dim=8, value_dim=12
+        tokens,
+        dtype,
+        heads=heads,
+        tokens=(tokens, tokens),
+        head_dim=head_dim,
+        value_dim=12 if head_dim == 8 else head_dim,
     )
     return q, k, v, *attend(q, k, v)
 
 
-@pytest.mark.parametrize("size", [2, 5, 17, 64, 100])
-@pytest.mark.parametrize("tokens", [333, 517, 1031])
+#: Tokens, the size of a chunk and head_dim: a small width at every size, usual ones at some.
+CHUNKS = [
+    *((tokens, size, 8) for tokens in (333, 517, 1031) for size in (2, 5, 17, 64, 100)),
+    *((333, size, 64) for size in (5, 64)),
+    *((517, size, 128) for size in (17, 100)),
+    (1031, 100, 64),
+]
+
+
+@pytest.mark.parametrize(("tokens", "size", "head_dim"), CHUNKS)
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunks_of_a_prefill(
-    dtype: str, heads: tuple[int, int], tokens: int, size: int, isa: str
+    dtype: str, heads: tuple[int, int], tokens: int, size: int, head_dim: int, isa: str
 ) -> None:
     """Each chunk sees the keys up to its own end, as with a growing cache."""
-    q, k, v, expected, expected_lse = prefill(dtype, heads, tokens, isa)
+    q, k, v, expected, expected_lse = prefill(dtype, heads, tokens, isa, head_dim)
     out = np.full_like(expected, np.nan)
     lse = np.full_like(expected_lse, np.nan)
     for start, stop in cuts(tokens, size):
@@ -81,12 +96,12 @@ def test_chunks_of_a_whole_buffer(
             assert_same_bits(lse, expected_lse[:, :, piece], f"lse of {start} to {stop}")
 
 
-@pytest.mark.parametrize("tokens", [2100, 4200])
+@pytest.mark.parametrize(("tokens", "head_dim"), [(2100, 8), (4200, 8), (2100, 64), (2100, 128)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("any_threads")
-def test_pieces_of_a_long_prefill(dtype: str, tokens: int, isa: str) -> None:
+def test_pieces_of_a_long_prefill(dtype: str, tokens: int, head_dim: int, isa: str) -> None:
     """Few queries over many keys, where the keys may be split among threads."""
-    q, k, v, expected, expected_lse = prefill(dtype, (2, 1), tokens, isa)
+    q, k, v, expected, expected_lse = prefill(dtype, (2, 1), tokens, isa, head_dim)
     for count in (1, 3):
         headway.set_num_threads(count)
         for start in (0, 63, 511, 512, 1023, 1500, 2047, 2048, 3071, 4000):

@@ -17,6 +17,9 @@ from helpers import LSE_TOLERANCE, TOLERANCE, Array, assert_close, attend, dtype
 import headway
 
 COURSE, GOLDEN, ONNX = (load_suite(suite) for suite in ("course", "golden", "onnx"))
+WITH_GRADIENTS = [
+    case for case in COURSE + GOLDEN + ONNX if case.has_gradients and not case.missing
+]
 
 
 def runs(cases: list[Case]) -> list[object]:
@@ -103,6 +106,13 @@ def test_not_yet_offered(case: Case) -> None:
     raise AssertionError("a case that waits for a feature is not run")
 
 
+@pytest.mark.skip(reason="not yet offered: attention_backward")
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in WITH_GRADIENTS])
+def test_gradients(case: Case) -> None:
+    """Stands in the report once for every case that runs, but without its gradients."""
+    raise AssertionError("gradients wait for attention_backward")
+
+
 def test_no_case_is_lost() -> None:
     """So many cases run, and so many wait for each feature; none may fall out unseen."""
     found = {
@@ -124,6 +134,7 @@ def test_no_case_is_lost() -> None:
         "onnx": {"run": 17, "mask": 25, "window": 7, "softcap": 6},
     }
     assert [len(cases) for cases in (COURSE, GOLDEN, ONNX)] == [6, 45, 47]
+    assert len(WITH_GRADIENTS) == 21
 
 
 def test_what_is_offered_is_run() -> None:
@@ -132,3 +143,4 @@ def test_what_is_offered_is_run() -> None:
     waiting = {feature for case in COURSE + GOLDEN + ONNX for feature in case.missing}
     assert waiting == NOT_YET_OFFERED
     assert [name for name in waiting if name in options or hasattr(headway, name)] == []
+    assert not hasattr(headway, "attention_backward"), "the gradients can be compared"

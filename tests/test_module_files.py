@@ -151,6 +151,19 @@ def test_without_the_extra_one_line_tells_how_to_get_it(
     assert not path.exists()
 
 
+def test_bfloat16_without_ml_dtypes_tells_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, safetensors: Any
+) -> None:
+    path = tmp_path / "m.safetensors"
+    build(CausalAttention, "bfloat16").save(path)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError) as caught:
+        CausalAttention.load(path)
+    assert str(caught.value) == (
+        "bfloat16 arrays need the package ml_dtypes: pip install 'headway[bfloat16]'"
+    )
+
+
 # Pickling and copies ------------------------------------------------------------------------------
 
 

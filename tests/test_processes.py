@@ -85,9 +85,9 @@ def test_a_result_no_machine_can_hold(shape: tuple[int, ...], isa: str, threads:
     expected = headway.attention(q, k, v)
     huge = np.broadcast_to(q[:1, :1, :1], shape)
     few = np.broadcast_to(k[:, :, :1], (shape[0], 1, 1, 64))
-    with pytest.raises((MemoryError, ValueError)):
+    with pytest.raises(MemoryError):
         headway.attention(huge, few, few)
-    with pytest.raises((MemoryError, ValueError)):
+    with pytest.raises(MemoryError):
         headway.attention_weights(np.broadcast_to(q[:1, :1, :1], (1, 1, 2**46, 64)), k[:1])
     assert_same_bits(headway.attention(q, k, v), expected)
 
@@ -102,7 +102,7 @@ def test_more_keys_than_any_machine_holds(shape: tuple[int, ...], isa: str) -> N
     few = headway.attention(q, many_k[:, :, :3], many_v[:, :, :3])
     assert_same_bits(out, few)
     if shape[2] > 2**46:  # a matrix beyond the address space
-        with pytest.raises((MemoryError, ValueError)):
+        with pytest.raises(MemoryError):
             headway.attention_weights(q, many_k)
 
 

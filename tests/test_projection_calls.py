@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -181,6 +182,8 @@ def test_attributes() -> None:
         assert array is not None
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.flags.writeable = True
     for name in ("weight", "bias", "d_in", "dtype"):
         with pytest.raises(AttributeError):
             setattr(project, name, None)
@@ -198,6 +201,25 @@ def test_copies_and_pickles(dtype: str) -> None:
         assert repr(other) == repr(project)
         assert_same_bits(other.weight, project.weight)
         assert_same_bits(other(x), expected)
+
+
+def test_out_of_a_subclass_is_filled_as_memory() -> None:
+    class Deaf(np.ndarray):  # type: ignore[type-arg]
+        def __setitem__(self, *_: Any) -> None:
+            raise AssertionError("out[...] = was called")
+
+    project, x = Projection(make(1, (6, 4), "float32")), make(2, (3, 6), "float32")
+    for memory in (zeros(3, 8)[:, ::2], zeros(3, 4), zeros(4, 3).T):
+        out = memory.view(Deaf)
+        assert project(x, out=out) is out
+        assert_same_bits(np.array(memory), project(x))
+
+
+@pytest.mark.parametrize("shape", [(2**46, 1), (2**58, 1), (2**31, 2**27, 1), (2**60, 1)])
+def test_a_result_no_machine_can_hold(shape: tuple[int, ...]) -> None:
+    project = Projection(np.ones((1, 1024), F32))
+    with pytest.raises(MemoryError, match=re.escape(str((*shape[:-1], 1024)))):
+        project(np.broadcast_to(F32(1), shape))
 
 
 def test_foreign_arrays_are_read() -> None:
