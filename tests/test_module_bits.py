@@ -95,4 +95,4 @@ def test_an_assigned_weight_is_packed_anew_by_itself() -> None:
     module.w_key = module.w_key + 1
     assert module._out is output
     assert module._qkv is not joined
-    assert module.w_query.base is module._qkv.weight
+    assert np.shares_memory(module.w_query, module._qkv.weight)

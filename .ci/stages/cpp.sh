@@ -8,6 +8,6 @@ python3 -m venv .venv
 export VIRTUAL_ENV=$PWD/.venv PATH=$PWD/.venv/bin:$PATH
 pybind11_DIR=$(python -m pybind11 --cmakedir)
 export pybind11_DIR
-cmake -S . -B build -DHEADWAY_BUILD_TESTS=ON
+cmake -S . -B build -DHEADWAY_BUILD_TESTS=ON -DHEADWAY_WERROR=ON
 cmake --build build --parallel 2
 ctest --test-dir build --output-on-failure --no-tests=error
