@@ -52,7 +52,7 @@ KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t be
   } else {
     block.keys = k;
     block.key_stride = task.k_token_stride;
-    block.values = with_values ? static_cast<const Element*>(task.v) + begin * task.v_token_stride : nullptr;
+    block.values = static_cast<const Element*>(task.v) + begin * task.v_token_stride;
     block.value_stride = task.v_token_stride;
   }
   return block;

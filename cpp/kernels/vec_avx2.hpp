@@ -35,7 +35,6 @@ struct VecF32 {
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }  // true for NaN
-  static Mask both(Mask a, Mask b) { return _mm256_and_ps(a, b); }
   static Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
   static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
   static Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_ps(b, a, m); }
@@ -158,7 +157,6 @@ struct VecF64 {
   static Vec max(Vec a, Vec b) { return _mm256_max_pd(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_NLT_UQ); }
-  static Mask both(Mask a, Mask b) { return _mm256_and_pd(a, b); }
   static Mask either(Mask a, Mask b) { return _mm256_or_pd(a, b); }
   static bool any(Mask m) { return _mm256_movemask_pd(m) != 0; }
   static Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_pd(b, a, m); }

@@ -36,7 +36,6 @@ struct VecF32 {
   static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }  // true for NaN
-  static Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
   static Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
   static bool any(Mask m) { return m != 0; }
   static Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_mov_ps(b, m, a); }
@@ -120,7 +119,6 @@ struct VecF64 {
   static Vec max(Vec a, Vec b) { return _mm512_max_pd(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_NLT_UQ); }
-  static Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
   static Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
   static bool any(Mask m) { return m != 0; }
   static Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_mov_pd(b, m, a); }

@@ -42,7 +42,6 @@ struct BaselineVec {
   static Vec div(Vec a, Vec b) { return a / b; }
   static Mask greater(Vec a, Vec b) { return a > b; }
   static Mask not_less(Vec a, Vec b) { return ~(a < b); }  // true for NaN
-  static Mask both(Mask a, Mask b) { return a & b; }
   static Mask either(Mask a, Mask b) { return a | b; }
   static bool any(Mask m) {
     Int found = 0;
