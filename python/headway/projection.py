@@ -60,7 +60,7 @@ class Projection:
     Memory: the weight twice, as it is shown and packed, the packed columns padded to whole vectors
     (of 16 for float32 and 16-bit numbers, of 8 for float64, or less). The first call packs it, and
     the first call after ``set_isa`` with an instruction set that was not used before packs it for
-    that one as well. A call takes less than 1 MB for each thread beside its result.
+    that one as well. A call takes a workspace of less than 1 MB for each thread.
 
     A Projection may be called from several threads at once. It can be copied and pickled; the
     packed weight is made anew.
