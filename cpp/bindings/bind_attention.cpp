@@ -90,15 +90,6 @@ void bind_attention(py::module_& m) {
       },
       py::arg("q"), py::arg("k"), py::arg("out"), py::arg("kind"), py::arg("scale"), py::arg("causal"),
       py::arg("offsets"), py::arg("masked"));
-  m.def(
-      "fma_peak",
-      [](double seconds, int threads) {
-        expect(threads >= 1 && threads <= kMaxThreads, "threads: out of range");
-        double peak = 0;
-        run_released([&](const std::function<bool()>& interrupted) { peak = fma_peak(seconds, threads, interrupted); });
-        return peak;
-      },
-      py::arg("seconds"), py::arg("threads"));
 }
 
 }  // namespace headway

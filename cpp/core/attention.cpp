@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -210,26 +209,6 @@ void attention_scores(const AttentionProblem& problem, ScoreStage stage, const I
       return true;
     });
   });
-}
-
-double fma_peak(double seconds, int threads, const InterruptCheck& interrupted) {
-  using Clock = std::chrono::steady_clock;
-  const KernelTable& table = kernels();
-  constexpr std::int64_t kRounds = 200000;
-  const auto start = Clock::now();
-  double best = 0;
-  do {
-    std::vector<double> done(static_cast<std::size_t>(threads));
-    const auto begin = Clock::now();
-    run_tasks(threads, threads, interrupted, [&](std::int64_t index, int, StopFlag&) {
-      done[static_cast<std::size_t>(index)] = table.fma_burst(kRounds);
-    });
-    const double elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
-    double total = 0;
-    for (const double flops : done) total += flops;
-    best = std::max(best, total / elapsed * 1e-9);
-  } while (std::chrono::duration<double>(Clock::now() - start).count() < seconds);
-  return best;
 }
 
 }  // namespace headway

@@ -18,8 +18,4 @@ void attention(const AttentionProblem& problem, const InterruptCheck& interrupte
 // Fills problem.out, (batch, num_heads, num_queries, num_keys), with what `stage` names; v and value_dim are not used.
 void attention_scores(const AttentionProblem& problem, ScoreStage stage, const InterruptCheck& interrupted);
 
-// The float32 multiply-add peak of the ISA in use, in GFLOP/s, over `threads` threads and about `seconds` seconds:
-// the best of short bursts.
-double fma_peak(double seconds, int threads, const InterruptCheck& interrupted);
-
 }  // namespace headway

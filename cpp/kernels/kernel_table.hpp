@@ -81,8 +81,9 @@ struct KernelTable {
   const char* name;
   KindKernels kinds[kNumElementKinds];              // by ElementKind
   ProjectionKernels projections[kNumElementKinds];  // likewise
-  // 2 * multiply-adds done by `rounds` rounds of independent float32 FMAs in registers: the peak the CPU can reach.
-  double (*fma_burst)(std::int64_t rounds);
+  // By ElementKind, null where the ISA multiplies no such numbers: 2 * multiply-adds done by `rounds` rounds of
+  // independent ones in registers: the peak the CPU can reach.
+  double (*bursts[kNumElementKinds])(std::int64_t rounds);
 };
 
 // Keys are summed in spans of this many, joined in key order; spans start at multiples of it, whatever the query,

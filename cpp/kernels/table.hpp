@@ -50,7 +50,7 @@ constexpr KernelTable table_of(const char* name) {
                                kernels_of<VecF32, BFloat16>()},
                      .projections = {projection_of<VecF32, float>(), projection_of<VecF64, double>(),
                                      projection_of<VecF32, Half>(), projection_of<VecF32, BFloat16>()},
-                     .fma_burst = fma_burst<VecF32>};
+                     .bursts = {fma_burst<VecF32>, fma_burst<VecF64>, nullptr, nullptr}};
 }
 
 }  // namespace
