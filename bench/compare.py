@@ -1,149 +1,186 @@
-"""Read result files: python bench/compare.py A.json [B.json]; the exit code is the verdict.
+"""Read result files of grid.py: python bench/compare.py A.json [B.json].
 
-One file: headway beside its rivals; ``--ahead-of torch`` or ``--ahead-of numpy:8`` fails (exit
-code 1) where headway is not that many times faster (1 unless told). Two files, old and new: fails
-where headway's time in the new one is more than ``--threshold`` times the old one's. Times of two
-runs on a shared machine say little, so where both files know a share of the peak, which each
-measured beside its own times, the shares are compared.
+The exit code is the verdict.
+
+One file: a table. ``--ahead FACTOR`` fails (exit code 1) where headway is not that many times as
+fast as every rival of a row, ``--ahead-of torch:1.4 numpy`` asks that of single rivals, and
+``--claims`` asks for everything in claims.py (``--set NAME=VALUE`` changes one of its numbers).
+Two files, old and new: fails where headway's share of the peak in the new one is less than the old
+one's by more than ``--threshold``; of times, where no share is known. Times of two runs on a
+shared machine say little; the shares were measured beside each run's own peak.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-Key = tuple[str, int]
-Data = dict[str, Any]
-
-
-def load(path: Path) -> Data:
-    """A result file; SystemExit with one clear line where it is none."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"compare: {path}: {error}") from None
-    if not isinstance(data, dict) or data.get("schema") != 1:
-        raise SystemExit(f"compare: {path}: not a result file of bench.py, schema 1")
-    return data
-
-
-def only(data: Data, cases: Sequence[str] | None) -> Data:
-    """The same file with the results of these cases alone; all where None."""
-    kept = [entry for entry in data["results"] if cases is None or entry["case"] in cases]
-    return {**data, "results": kept}
+import claims
+from figures import (
+    Data,
+    Record,
+    columns,
+    lead,
+    milliseconds,
+    per_cent,
+    rivals_of,
+    share,
+    timed,
+)
+from rivals import CONTESTANTS
+from store import load_or_exit
 
 
-def by_case(data: Data) -> dict[Key, dict[str, Data]]:
-    """(case, threads) -> contestant -> entry."""
-    found: dict[Key, dict[str, Data]] = {}
-    for entry in data["results"]:
-        found.setdefault((entry["case"], entry["threads"]), {})[entry["contestant"]] = entry
-    return found
+def only(data: Data, patterns: Sequence[str] | None) -> Data:
+    """The same file with the rows that a pattern names; all where None."""
+    if patterns is None:
+        return data
+    kept = {
+        name: record
+        for name, record in data["rows"].items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    if not kept:
+        raise SystemExit(f"compare: --rows {' '.join(patterns)}: names no row of the file")
+    return {**data, "rows": kept}
 
 
-def layout(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side: the first one flush left, the others flush right."""
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join([first.strip().ljust(widths[0]), *rest]))
-    return "\n".join(lines)
-
-
-def table(data: Data) -> str:
-    """A row per case and contestant: wall and CPU time, rate, share of the peak, headway's lead."""
-    rows = [("case", "threads", "who", "best ms", "median ms", "CPU ms", "GFLOP/s", "peak", "lead")]
-    for (case, threads), entries in by_case(data).items():
-        own = entries.get("headway")
-        for who, entry in entries.items():
-            share = entry["fraction_of_peak"]
-            lead = "" if own is None or who == "headway" else ratio(own, entry, "wall_min")
-            rows.append(
+def table(data: Data, names: Collection[str] | None = None) -> str:
+    """A line per row and contestant: times, rate, share of the peak, headway's lead."""
+    lines = [("row", "who", "best ms", "median ms", "CPU ms", "calls", "GFLOP/s", "peak", "lead")]
+    skipped = []
+    for name, record in data["rows"].items():
+        if names is not None and name not in names:
+            continue
+        for who, entry in record["entries"].items():
+            if "skipped" in entry:
+                skipped.append(f"{name}: {who}: {entry['skipped']}")
+                continue
+            own = "headway" in timed(record) and who != "headway"
+            times = (entry[key] for key in ("wall_min", "wall_median", "cpu_median"))
+            lines.append(
                 (
-                    case,
-                    str(threads),
+                    name,
                     who,
-                    f"{entry['wall_min'] * 1e3:.3f}",
-                    f"{entry['wall_median'] * 1e3:.3f}",
-                    f"{entry['cpu_median'] * 1e3:.3f}",
-                    f"{entry['gflops_best']:.1f}",
-                    "" if share is None else f"{share:.0%}",
-                    lead,
+                    *map(milliseconds, times),
+                    str(entry["calls"]),
+                    f"{entry['gflops']:.1f}",
+                    per_cent(share(data, record, entry)),
+                    f"{lead(record, who):.2f}x" if own else "",
                 )
             )
-    return layout(rows)
+    return "\n".join([columns(lines), *(["", "not timed:", *skipped] if skipped else [])])
 
 
-def ratio(own: Data, other: Data, statistic: str) -> str:
-    return f"{other[statistic] / own[statistic]:.2f}x"
+def behind(name: str, record: Record, rivals: Sequence[str], factor: float, by: str) -> list[str]:
+    """A line for each of these rivals that headway is not `factor` times as fast as."""
+    lines = []
+    for rival in rivals:
+        found = lead(record, rival, statistic=by)
+        if found < factor:
+            lines.append(f"{name}: {found:.2f} times as fast as {rival}, wanted {factor:g}")
+    return lines
 
 
-def rivals_ahead(data: Data, rival: str, factor: float, statistic: str) -> list[str]:
-    """A line for each case in which headway is not `factor` times as fast as `rival`."""
+def rivals_ahead(data: Data, rival: str | None, factor: float, by: str) -> list[str]:
+    """The rows in which `rival`, or any, is too close; a line, too, where there is none at all."""
     lines, compared = [], 0
-    for (case, threads), entries in by_case(data).items():
-        if rival in entries and "headway" in entries:
+    for name, record in data["rows"].items():
+        found = [who for who in rivals_of(record) if rival in (None, who)]
+        if "headway" in timed(record) and found:
             compared += 1
-            lead = entries[rival][statistic] / entries["headway"][statistic]
-            if lead < factor:
-                found = f"{lead:.2f} times as fast as {rival}, wanted {factor:g}"
-                lines.append(f"{case}, {threads} threads: {found}")
-    return lines if compared else [f"{rival}: nothing to compare with in this file"]
+            lines += behind(name, record, found, factor, by)
+    return lines if compared else [f"{rival or 'rivals'}: nothing to compare with in this file"]
 
 
-def slowdowns(old: Data, new: Data, threshold: float, statistic: str) -> tuple[str, list[str]]:
-    """Table of headway in both files, and a line for each case that is slower than allowed."""
-    rows: list[tuple[str, ...]] = [
-        ("case", "threads", "old ms", "new ms", "old peak", "new peak", "new/old", "by")
+def slowdowns(old: Data, new: Data, threshold: float, by: str) -> tuple[str, list[str]]:
+    """Table of headway in both files, and a line for each row that is slower than allowed."""
+    table_lines: list[tuple[str, ...]] = [
+        ("row", "who", "old ms", "new ms", "old peak", "new peak", "new/old", "by")
     ]
     lines = []
-    cases_old, cases_new = by_case(old), by_case(new)
-    for key, entries in cases_new.items():
-        a, b = cases_old.get(key, {}).get("headway"), entries.get("headway")
-        if a is None or b is None:
-            continue
-        shares = (a["fraction_of_peak"], b["fraction_of_peak"])
-        known = None not in shares
-        slower = shares[0] / shares[1] if known else b[statistic] / a[statistic]
-        times = [f"{entry[statistic] * 1e3:.3f}" for entry in (a, b)]
-        texts = [f"{share:.0%}" for share in shares] if known else ["", ""]
-        judged = "peak" if known else "time"
-        rows.append((key[0], str(key[1]), *times, *texts, f"{slower:.2f}", judged))
-        if slower > threshold:
-            lines.append(f"{key[0]}, {key[1]} threads: {slower:.2f} times slower ({judged})")
-    if len(rows) == 1:
-        lines.append("the two files have no case of headway in common")
-    return layout(rows), lines
+    for name, record in new["rows"].items():
+        before = old["rows"].get(name)
+        for who, entry in timed(record).items():
+            if before is None or who not in timed(before) or CONTESTANTS[who].family != "headway":
+                continue
+            earlier = timed(before)[who]
+            shares = share(old, before, earlier), share(new, record, entry)
+            slower, judged = entry[by] / earlier[by], "time"
+            if shares[0] is not None and shares[1] is not None:
+                slower, judged = shares[0] / shares[1], "peak"
+            times = (milliseconds(each[by]) for each in (earlier, entry))
+            texts = (per_cent(each) for each in shares)
+            table_lines.append((name, who, *times, *texts, f"{slower:.2f}", judged))
+            if slower > threshold:
+                lines.append(f"{name}, {who}: {slower:.2f} times slower ({judged})")
+    if len(table_lines) == 1:
+        lines.append("the two files have no row of headway in common")
+    return columns(table_lines), lines
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("old", type=Path, metavar="A.json")
     parser.add_argument("new", type=Path, metavar="B.json", nargs="?")
+    parser.add_argument("--ahead", type=float, nargs="?", const=1.0, metavar="FACTOR")
     parser.add_argument("--ahead-of", nargs="+", default=[], metavar="RIVAL[:FACTOR]")
+    parser.add_argument("--claims", action="store_true", help="judge all claims")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", dest="settings")
     parser.add_argument("--threshold", type=float, default=1.1, help="allowed new/old, default 1.1")
     parser.add_argument("--median", action="store_true", help="judge by the median, not the best")
-    parser.add_argument("--cases", nargs="+", metavar="NAME", help="judge and show only these")
-    args = parser.parse_args(arguments)
-    statistic = "wall_median" if args.median else "wall_min"
-    old = only(load(args.old), args.cases)
+    parser.add_argument("--rows", nargs="+", metavar="GLOB", help="judge and show only these")
+    return parser.parse_args(arguments)
+
+
+def factor_of(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SystemExit(f"compare: {option}: expected a number, got {text!r}") from None
+
+
+def settings_of(texts: Sequence[str]) -> dict[str, float]:
+    """The claims' numbers, with those changed that are given; SystemExit at a stranger."""
+    values = dict(claims.DEFAULTS)
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in values:
+            known = ", ".join(f"{key}={value:g}" for key, value in values.items())
+            raise SystemExit(f"compare: --set {name}: unknown; known: {known}")
+        values[name] = factor_of(value, f"--set {name}")
+    return values
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parse(arguments)
+    by = "wall_median" if args.median else "wall_min"
+    old = only(load_or_exit(args.old, "compare"), args.rows)
     newest = old
     failures: list[str] = []
     if args.new is not None:
-        newest = only(load(args.new), args.cases)
-        text, failures = slowdowns(old, newest, args.threshold, statistic)
+        newest = only(load_or_exit(args.new, "compare"), args.rows)
+        text, failures = slowdowns(old, newest, args.threshold, by)
         print(text)
-    else:
+    elif not args.claims:
         print(table(old))
+    if args.ahead is not None:
+        failures += rivals_ahead(newest, None, args.ahead, by)
     for wanted in args.ahead_of:
         rival, _, factor = wanted.partition(":")
-        failures += rivals_ahead(newest, rival, float(factor or 1), statistic)
+        if rival not in CONTESTANTS:
+            raise SystemExit(
+                f"compare: --ahead-of {rival}: unknown; known: {', '.join(CONTESTANTS)}"
+            )
+        failures += rivals_ahead(newest, rival, factor_of(factor or "1", "--ahead-of"), by)
+    if args.claims:
+        for verdict in claims.judge(newest, settings_of(args.settings)):
+            print(verdict.line)
+            failures += [verdict.title] if verdict.failed else []
     for line in failures:
         print(f"FAIL {line}")
     return 1 if failures else 0

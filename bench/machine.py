@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +50,11 @@ def git(*arguments: str) -> str | None:
 
 
 def blas_kernels() -> list[dict[str, Any]]:
-    """Library, version and kernel of every BLAS that is loaded in this process."""
-    from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
-
+    """Library, version and kernel of every BLAS in this process; none without threadpoolctl."""
+    try:
+        from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+    except ImportError:
+        return []
     wanted = ("internal_api", "version", "architecture", "threading_layer")
     return [
         {key: entry.get(key) for key in wanted}
@@ -62,12 +63,19 @@ def blas_kernels() -> list[dict[str, Any]]:
     ]
 
 
-def describe(versions: dict[str, str], isa: str, threads: Sequence[int]) -> dict[str, Any]:
-    """The head of a result file."""
+def moment() -> dict[str, Any]:
+    """When, and at which commit."""
     return {
         "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "HEAD"),
-        "modified": bool(git("status", "--porcelain")),
+        "modified": bool(git("status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def describe(versions: dict[str, str]) -> dict[str, Any]:
+    """The head of a result file."""
+    return {
+        **moment(),
         "machine": {
             "cpu": cpu_name(),
             "architecture": platform.machine(),
@@ -75,7 +83,4 @@ def describe(versions: dict[str, str], isa: str, threads: Sequence[int]) -> dict
             "system": f"{platform.system()} {platform.release()}",
         },
         "versions": {"python": platform.python_version(), **versions},
-        "isa": isa,
-        "threads": list(threads),
-        "blas": blas_kernels(),
     }

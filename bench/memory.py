@@ -7,6 +7,7 @@ then adds (packed tiles, thread stacks, the thread pool itself) is the figure.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,15 +24,27 @@ def resident_kib(field: str) -> int:
     raise SystemExit(f"memory: this system's {STATUS} has no {field}")
 
 
-def measure(tokens: int, heads: int, head_dim: int) -> float:
-    """MiB that one causal float32 call adds to this process at its highest."""
+ROWS = tuple(
+    (dtype, tokens)
+    for dtype in ("float32", "bfloat16", "float16")
+    for tokens in (1024, 16_384, 65_536)
+    if tokens < 65_536 or dtype == "float32"
+)
+"""(dtype, tokens) of the grid's memory rows."""
+
+
+def measure(tokens: int, heads: int, head_dim: int, dtype: str) -> float:
+    """MiB that one causal call adds to this process at its highest."""
     import numpy as np
+    from inputs import numpy_dtype
 
     import headway
 
     rng = np.random.default_rng(0)
     shape = (1, heads, tokens, head_dim)
-    q, k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(3))
+    q, k, v = (
+        rng.standard_normal(shape, dtype=np.float32).astype(numpy_dtype(dtype)) for _ in range(3)
+    )
     out = np.full_like(q, 1.0)
     RESET.write_text("5", encoding="ascii")
     before = resident_kib("VmRSS")
@@ -39,23 +52,32 @@ def measure(tokens: int, heads: int, head_dim: int) -> float:
     return (resident_kib("VmHWM") - before) / 1024
 
 
+def in_a_process(
+    tokens: int, dtype: str, *, heads: int = 8, head_dim: int = 64, threads: int | None = None
+) -> float:
+    """`measure` in a process of its own."""
+    sizes = ["--tokens", tokens, "--heads", heads, "--head-dim", head_dim, "--dtype", dtype]
+    command = [sys.executable, __file__, "--inside", *map(str, sizes)]
+    env = {**os.environ, **({"HEADWAY_NUM_THREADS": str(threads)} if threads else {})}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
+    return float(done.stdout)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 16384])
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--limit", type=float, default=64.0, help="MiB; from there on exit code 1")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
-        print(measure(args.tokens[0], args.heads, args.head_dim))
+        print(measure(args.tokens[0], args.heads, args.head_dim, args.dtype))
         return 0
     worst = 0.0
     for tokens in args.tokens:
-        sizes = ["--tokens", tokens, "--heads", args.heads, "--head-dim", args.head_dim]
-        command = [sys.executable, __file__, "--inside", *map(str, sizes)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found = float(done.stdout)
+        found = in_a_process(tokens, args.dtype, heads=args.heads, head_dim=args.head_dim)
         scores = args.heads * tokens * tokens * 4 / 2**20
         print(
             f"T = {tokens}, {args.heads} heads, D = {args.head_dim}: {found:.1f} MiB beyond inputs "

@@ -3,46 +3,83 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from compare import by_case, load
+from figures import (
+    Data,
+    Record,
+    best_rival,
+    lead,
+    markdown,
+    milliseconds,
+    per_cent,
+    row_of,
+    shape_text,
+    share,
+    timed,
+)
+from rivals import CONTESTANTS
+from store import load_or_exit
 
+README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
+SHOWN = (
+    "prefill-128",
+    "prefill-512",
+    "prefill-1024",
+    "prefill-1024-d128",
+    "prefill-2048-gqa",
+    "prefill-4096",
+    "prefill-16384",
+    "chunk-16",
+)
+"""Rows of the table, in each dtype; those in (B, H, T, D) memory."""
 
 
-def speed_table(data: dict[str, Any]) -> str:
-    """Markdown: machine and versions in one line, then best milliseconds per case."""
-    shown = [name for name in ("headway", "torch", "numpy") if name in data["versions"]]
-    titles = {"headway": "headway", "torch": "PyTorch", "numpy": "NumPy"}
-    versions = ", ".join(f"{titles[name]} {data['versions'][name]}" for name in shown)
-    head = ["shape (B, H, Hkv, Tq, Tk, D)", "dtype", "threads"]
-    head += [*(titles[name] for name in shown), "GFLOP/s", "of peak"]
-    where = data["machine"]
-    lines = [
-        f"{where['cpu']}, {where['usable_cpus']} CPUs, ISA {data['isa']}; {versions}.",
-        "Milliseconds, best (median) of interleaved rounds; the last two columns are headway's.",
-        "",
-        "| " + " | ".join(head) + " |",
-        "|---|---|" + "--:|" * (len(head) - 2),
+def cells(data: Data, record: Record) -> list[str]:
+    row, own = row_of(record), timed(record)["headway"]
+    best = best_rival(record)
+    line = [shape_text(row), row.dtype, milliseconds(own["wall_min"])]
+    line += [f"{own['gflops']:.0f}", per_cent(share(data, record, own))]
+    if best is None:
+        return [*line, "-", "-"]
+    rival = record["entries"][best]
+    return [
+        *line,
+        f"{CONTESTANTS[best].title} {milliseconds(rival['wall_min'])}",
+        f"{lead(record, best):.2f}",
     ]
-    for (_, threads), entries in by_case(data).items():
-        own = entries["headway"]
-        sizes = ("batch", "num_heads", "num_kv_heads", "num_queries", "num_keys", "head_dim")
-        cells = [", ".join(str(own["shape"][name]) for name in sizes), own["dtype"], str(threads)]
-        cells += [milliseconds(entries.get(name)) for name in shown]
-        share = own["fraction_of_peak"]
-        cells += [f"{own['gflops_best']:.0f}", "-" if share is None else f"{share:.0%}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
-def milliseconds(entry: dict[str, Any] | None) -> str:
-    if entry is None:
-        return "-"
-    best, median = (entry[key] * 1e3 for key in ("wall_min", "wall_median"))
-    digits = 0 if best >= 100 else 1 if best >= 10 else 2 if best >= 1 else 3
-    return f"{best:.{digits}f} ({median:.{digits}f})"
+def speed_table(data: Data) -> str:
+    """Markdown: machine and versions in two lines, then the rows."""
+    head = data["head"]
+    where = head["machine"]
+    names = [
+        f"{name}/{dtype}/BHTD" for dtype in ("float32", "bfloat16", "float16") for name in SHOWN
+    ]
+    records = [data["rows"][name] for name in names if name in data["rows"]]
+    records = [record for record in records if "headway" in timed(record)]
+    if not records:
+        raise SystemExit("readme_table: the file holds none of the table's rows of headway")
+    lines = [
+        f"{where['cpu']}, {where['usable_cpus']} CPUs, ISA {head['isa']}, "
+        f"{head['threads']['run']} threads each; headway {head['versions']['headway']}.",
+        "Milliseconds are the best of interleaved calls; all rows, rivals and versions stand in",
+        "[bench/RESULTS.md](bench/RESULTS.md).",
+        "",
+    ]
+    titles = (
+        "shape (B, H, Hkv, T, D)",
+        "dtype",
+        "ms",
+        "GFLOP/s",
+        "of peak",
+        "best rival, ms",
+        "ahead",
+    )
+    return "\n".join([*lines, *markdown(titles, [cells(data, r) for r in records], 2)])
 
 
 def rewrite(text: str, table: str) -> str:
@@ -54,13 +91,17 @@ def rewrite(text: str, table: str) -> str:
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
-def main() -> int:
+def write(data: Data, readme: Path) -> None:
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(rewrite(text, speed_table(data)), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, metavar="A.json")
-    parser.add_argument("--readme", type=Path, default=Path(__file__).parents[1] / "README.md")
-    args = parser.parse_args()
-    text = args.readme.read_text(encoding="utf-8")
-    args.readme.write_text(rewrite(text, speed_table(load(args.results))), encoding="utf-8")
+    parser.add_argument("--readme", type=Path, default=README)
+    args = parser.parse_args(arguments)
+    write(load_or_exit(args.results, "readme_table"), args.readme)
     return 0
 
 

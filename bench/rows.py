@@ -1,0 +1,216 @@
+"""The rows of the grid: what is computed, in which dtype and memory order, by how many threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+LONG = 16_384
+"""From so many tokens on a row has three rounds, and (B, H, T, D) alone."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+LAYOUTS = ("BHTD", "BTHD")
+
+
+def visible_pairs(num_queries: int, num_keys: int) -> int:
+    """How many (query, key) pairs the causal rule leaves; the last query sees the last key."""
+    hidden_rows = max(num_queries - num_keys, 0)
+    seen = num_queries - hidden_rows
+    return seen * (num_keys - seen) + seen * (seen + 1) // 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem that contestants are timed on in turn; the unit of a resumed run.
+
+    kind "attention": q (batch, num_heads, num_queries, head_dim), k and v (batch, num_kv_heads,
+    num_keys, head_dim). kinds "module" and "stages": x (batch, num_keys, num_heads * head_dim),
+    with an output projection. kind "projection": x (num_queries, d_in) times (d_in, d_out).
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    batch: int = 1
+    num_heads: int = 1
+    num_kv_heads: int = 1
+    num_queries: int = 1
+    num_keys: int = 1
+    head_dim: int = 1
+    d_in: int = 0
+    d_out: int = 0
+    layout: str = "BHTD"
+    cold: bool = False
+    isa: str | None = None
+    contestants: tuple[str, ...] = ()
+    quick: bool = False
+
+    @property
+    def id(self) -> str:
+        """What the result file and ``--rows`` know the row by."""
+        parts = [self.name, self.dtype]
+        if self.kind == "attention":
+            parts.append(self.layout)
+        return "/".join([*parts, *([self.isa] if self.isa else [])])
+
+    @property
+    def width(self) -> int:
+        """Numbers per token of a module's input."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def attention_flops(self) -> int:
+        """Of both products over the unmasked pairs: ``4*B*H*D*T*(T+1)/2`` for a square."""
+        pairs = self.batch * self.num_heads * visible_pairs(self.num_queries, self.num_keys)
+        return 4 * pairs * self.head_dim
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions that the row asks for."""
+        if self.kind == "projection":
+            return 2 * self.num_queries * self.d_in * self.d_out
+        if self.kind in ("module", "stages"):
+            return self.attention_flops + 8 * self.batch * self.num_keys * self.width**2
+        return self.attention_flops
+
+    @property
+    def long(self) -> bool:
+        return self.kind == "attention" and self.num_keys >= LONG
+
+    @property
+    def score_bytes(self) -> int:
+        """Size of a stored (batch, num_heads, num_queries, num_keys) array of float32 scores."""
+        return 4 * self.batch * self.num_heads * self.num_queries * self.num_keys
+
+    @property
+    def scale(self) -> float:
+        return float(self.head_dim**-0.5)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Row:
+        return cls(**{**data, "contestants": tuple(data["contestants"])})
+
+
+def attention(name: str, sizes: Sequence[int], dtype: str, **more: Any) -> Row:
+    """A prefill from (B, H, Hkv, T, D), or a chunk from (B, H, Hkv, Tq, Tk, D)."""
+    batch, heads, kv_heads, queries, *keys, dim = sizes
+    number = keys[0] if keys else queries
+    return Row(name, "attention", dtype, batch, heads, kv_heads, queries, number, dim, **more)
+
+
+def module(
+    name: str, batch: int, tokens: int, heads: int, dim: int, dtype: str, **more: Any
+) -> Row:
+    kind = more.pop("kind", "module")
+    return Row(name, kind, dtype, batch, heads, heads, tokens, tokens, dim, **more)
+
+
+ATTENTION: dict[str, tuple[int, ...]] = {
+    "tiny": (1, 1, 1, 8, 16),
+    "prefill-64-batch": (64, 12, 12, 64, 64),
+    "prefill-128": (1, 12, 12, 128, 64),
+    "prefill-256-batch": (4, 16, 16, 256, 64),
+    "prefill-512": (1, 12, 12, 512, 64),
+    "prefill-1000": (1, 12, 12, 1000, 64),
+    "prefill-1024": (1, 12, 12, 1024, 64),
+    "prefill-1024-d80": (1, 16, 16, 1024, 80),
+    "prefill-1024-d256": (1, 8, 8, 1024, 256),
+    "prefill-1024-d128": (1, 32, 32, 1024, 128),
+    "prefill-2048-gqa": (1, 32, 8, 2048, 128),
+    "prefill-4096": (1, 8, 8, 4096, 64),
+    "prefill-16384": (1, 8, 8, 16384, 64),
+    "prefill-131072": (1, 1, 1, 131072, 64),
+    "chunk-16": (1, 32, 8, 16, 4096, 128),
+    "chunk-4": (1, 32, 8, 4, 4096, 128),
+}
+"""(B, H, Hkv, T, D) of the prefills, (B, H, Hkv, Tq, Tk, D) of the chunks."""
+
+QUICK = ("tiny", "prefill-128", "prefill-1024", "chunk-16")
+
+MODULES = {"module-768": (1, 1024, 12, 64), "module-1024": (4, 256, 16, 64)}
+"""(batch, tokens, heads, head_dim); the input is heads * head_dim wide."""
+
+PROJECTION = (768, 2304)
+ALONE = ("headway@1", "headway@2")
+"""Contestants of a row that asks what headway reaches by itself: one thread, and two."""
+
+
+def grid_rows() -> Iterator[Row]:
+    """Attention against every rival."""
+    for name, sizes in ATTENTION.items():
+        for dtype in DTYPES:
+            for layout in LAYOUTS:
+                row = attention(name, sizes, dtype, layout=layout)
+                if row.long and (layout != "BHTD" or dtype == "float16"):
+                    continue
+                quick = name in QUICK and layout == "BHTD" and dtype != "float16"
+                yield replace(row, quick=quick)
+
+
+def share_rows() -> Iterator[Row]:
+    """headway alone, whose shares of the peak are wanted: one thread beside two."""
+    wide = ("prefill-1024", "prefill-1024-d80", "prefill-1024-d128", "prefill-1024-d256")
+    wanted: dict[tuple[str, str | None], tuple[str, ...]] = {
+        ("float32", "avx512"): ("prefill-128", "prefill-512", *wide, "chunk-16", "chunk-4"),
+        ("float32", "avx2"): ("prefill-128", "prefill-512", *wide),
+        ("bfloat16", None): ("prefill-128", "prefill-512", *wide),
+        ("float16", None): ("prefill-1024",),
+        ("float64", None): ("prefill-512", *wide),
+    }
+    for (dtype, isa), names in wanted.items():
+        for name in names:
+            yield attention(
+                f"share-{name}",
+                ATTENTION[name],
+                dtype,
+                isa=isa,
+                contestants=ALONE,
+                quick=name == "prefill-1024" and isa != "avx2" and dtype != "float16",
+            )
+
+
+def projection_rows() -> Iterator[Row]:
+    for dtype in DTYPES:
+        for count, cold in ((1, True), (16, True), (1024, True), (1024, False)):
+            name = f"projection-{count}-{'cold' if cold else 'warm'}"
+            yield Row(
+                name,
+                "projection",
+                dtype,
+                num_queries=count,
+                num_keys=count,
+                d_in=PROJECTION[0],
+                d_out=PROJECTION[1],
+                cold=cold,
+                quick=count == 16,
+            )
+
+
+def stage_rows() -> Iterator[Row]:
+    """Stage 1 against stage 2 in float32: 2 to 16 heads, 1 to 1024 tokens."""
+    for heads, dim in ((2, 64), (4, 32), (12, 64), (16, 64)):
+        for tokens in (1, 16, 128, 1024):
+            yield module(
+                f"stages-{heads}x{dim}-{tokens}",
+                1,
+                tokens,
+                heads,
+                dim,
+                "float32",
+                kind="stages",
+                quick=heads == 2 and tokens == 128,
+            )
+
+
+def all_rows() -> list[Row]:
+    """Every row, in the order in which they are measured."""
+    modules = [
+        module(name, *sizes, dtype, quick=dtype == "float32" and name == "module-768")
+        for name, sizes in MODULES.items()
+        for dtype in DTYPES
+    ]
+    return [*grid_rows(), *share_rows(), *modules, *projection_rows(), *stage_rows()]
