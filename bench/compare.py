@@ -178,9 +178,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         failures += rivals_ahead(newest, rival, factor_of(factor or "1", "--ahead-of"), by)
     if args.claims:
-        for verdict in claims.judge(newest, settings_of(args.settings)):
-            print(verdict.line)
-            failures += [verdict.title] if verdict.failed else []
+        verdicts = claims.judge(newest, settings_of(args.settings))
+        print("\n".join(verdict.line for verdict in verdicts if verdict.found))
+        print("not measured:", "; ".join(v.title for v in verdicts if not v.found) or "nothing")
+        failures += [verdict.title for verdict in verdicts if verdict.failed]
+        if not any(verdict.found for verdict in verdicts):
+            failures.append("the file has no row that a claim is about")
     for line in failures:
         print(f"FAIL {line}")
     return 1 if failures else 0

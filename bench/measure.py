@@ -168,9 +168,8 @@ class Measurer:
             if reason:
                 entries[contestant.name] = {"skipped": reason}
                 continue
-            estimate = self.estimate(contestant, said)
-            if estimate > CALL_LIMIT:
-                reason = f"{estimate:.0f} s a call, over {CALL_LIMIT:.0f} s"
+            estimate, reason = self.estimate(contestant, said)
+            if reason:
                 entries[contestant.name] = {"skipped": reason}
                 continue
             ready.append(
@@ -179,14 +178,20 @@ class Measurer:
         reference.unlink()
         return entries, ready
 
-    def estimate(self, contestant: Contestant, said: dict[str, Any]) -> float:
-        """Seconds of a call: the best of a few after the first, which may have had to warm up."""
-        first = float(said["first"])
-        if first > 2 and not contestant.compiles:
-            return first
-        more = {"count": 2 if first < 0.2 else 1, "inner": 1, "wake": 0, "length": 0.05}
-        again = self.ask(contestant, "burst", CALL_LIMIT + 10, **more)
-        return float(max(min(again.get("wall", [CALL_LIMIT * 2])), 1e-7))
+    def estimate(self, contestant: Contestant, said: dict[str, Any]) -> tuple[float, str | None]:
+        """Seconds of a call, best of a few after the first; and why it is not timed, if it is not.
+
+        The first may have had to warm up; where it was long, it has to do.
+        """
+        found = float(said["first"])
+        if found < 2 or contestant.compiles:
+            more = {"count": 2 if found < 0.2 else 1, "inner": 1, "wake": 0, "length": 0.05}
+            again = self.ask(contestant, "burst", CALL_LIMIT + 10, **more)
+            if "skipped" in again:
+                return found, str(again["skipped"])
+            found = min(again["wall"])
+        slow = f"{found:.0f} s a call, over {CALL_LIMIT:.0f} s" if found > CALL_LIMIT else None
+        return max(found, 1e-7), slow
 
     def timed(self, row: Row, ready: Sequence[Timed]) -> None:
         """Bursts in turn, round after round; far slower ones leave after their first turns."""

@@ -14,6 +14,19 @@ from rivals import CONTESTANTS
 from rows import DTYPES
 from store import load_or_exit
 
+COLOURS = {
+    "vllm": "tab:red",
+    "zentorch": "tab:orange",
+    "torch": "tab:green",
+    "torch-flex": "tab:olive",
+    "ort-mha": "tab:purple",
+    "ort-gqa": "tab:pink",
+    "ort-attention": "tab:brown",
+    "openvino": "tab:cyan",
+    "jax": "black",
+    "numpy": "tab:gray",
+}
+
 
 def rates(data: Data, dtype: str) -> tuple[list[str], dict[str, list[float]], list[float]]:
     """Of the (B, H, T, D) rows: names, GFLOP/s per contestant (NaN where none), and the peaks."""
@@ -44,14 +57,8 @@ def panel(axes: Any, data: Data, dtype: str) -> bool:
     places = range(len(names))
     axes.plot(places, peaks, color="black", linestyle="--", linewidth=1, label="multiply-add peak")
     for who, values in found.items():
-        own = who == "headway"
-        style = {"marker": "o", "markersize": 8, "zorder": 3, "color": "tab:blue"}
-        if not own:
-            style = {
-                "marker": "x",
-                "markersize": 6,
-                "color": f"C{1 + list(CONTESTANTS).index(who)}",
-            }
+        own = {"marker": "o", "markersize": 8, "zorder": 3, "color": "tab:blue"}
+        style = own if who == "headway" else {"marker": "x", "markersize": 6, "color": COLOURS[who]}
         axes.plot(places, values, linestyle="", label=CONTESTANTS[who].title, **style)
     axes.set_xticks(places, names, rotation=40, ha="right")
     axes.set_ylim(bottom=0)

@@ -160,6 +160,8 @@ def share_rows() -> Iterator[Row]:
         ("bfloat16", None): ("prefill-128", "prefill-512", *wide),
         ("float16", None): ("prefill-1024",),
         ("float64", None): ("prefill-512", *wide),
+        ("float64", "avx2"): ("prefill-1024",),
+        ("bfloat16", "avx2"): ("prefill-1024",),
     }
     for (dtype, isa), names in wanted.items():
         for name in names:

@@ -72,7 +72,7 @@ import sys
 sys.path[:0] = [{bench!r}, {here!r}]
 import rivals
 rivals.MODULES.update(dict.fromkeys(rivals.MODULES, "stand_ins"))
-rivals.MODULES["onnxruntime"] = "no_such_module"
+rivals.MODULES["ort-mha"] = "no_such_module"
 import worker
 worker.main()
 """
