@@ -42,6 +42,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         given = getattr(args, option)
         if given is not None and not 1 <= given <= most:
             parser.error(f"--{option}: expected 1 to {most}, got {given}")
+    if args.study and args.study.is_dir():
+        args.study = args.study / "study"
     if args.study and not args.study.is_file():
         parser.error(f"--study: {args.study}: no such program")
     if not args.list and not args.json.resolve().parent.is_dir():

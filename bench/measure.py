@@ -201,7 +201,7 @@ class Measurer:
             best = min((each.best for each in ready if each.wall), default=0.0)
             for each in ready:
                 enough = 2 if each.estimate < 0.2 else 1
-                slow = each.best > TOO_SLOW * best > 0
+                slow = each.contestant.rival and each.best > TOO_SLOW * best > 0
                 if "skipped" in each.entry or (slow and number >= enough):
                     continue
                 count, inner, wake = turn(each.estimate, rounds)

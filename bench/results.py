@@ -193,18 +193,18 @@ def memory(data: Data) -> list[str]:
     return markdown(("tokens", "dtype", "MiB beyond inputs and output"), body, 2)
 
 
-def not_timed(data: Data) -> list[str]:
-    """Who could not run what, and why; rows with the same reason together."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+def grouped(data: Data, key: str) -> list[str]:
+    """A line per contestant and text under this key of its entries, with the rows that have it."""
+    found: dict[tuple[str, str], list[str]] = {}
     for name, record in data["rows"].items():
         for who, entry in record["entries"].items():
-            if "skipped" in entry:
-                reasons.setdefault((who, entry["skipped"]), []).append(name)
+            if entry.get(key):
+                found.setdefault((who, entry[key]), []).append(name)
     lines = []
-    for (who, reason), names in reasons.items():
+    for (who, text), names in found.items():
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        lines.append(f"* {title_of(who)}: {reason} ({shown})")
-    return lines or ["Everyone ran everything."]
+        lines.append(f"* {title_of(who)}: {text} ({shown})")
+    return lines or ["Nothing."]
 
 
 def document(data: Data, by_hand: str, picture: str) -> str:
@@ -222,7 +222,8 @@ def document(data: Data, by_hand: str, picture: str) -> str:
         ("Projection", against_rivals(data, "projection")),
         ("Stage 1 against stage 2", stages(data)),
         ("Extra memory of a call, 8 heads, D = 64", memory(data)),
-        ("Not timed", not_timed(data)),
+        ("Not timed, and why", grouped(data, "skipped")),
+        ("Which of several ways was quickest", grouped(data, "note")),
     ]
     lines = [
         "# Results",
@@ -252,12 +253,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit(f"results: {args.results}: holds no rows")
     picture = args.picture or args.out.with_name(PICTURE.name)
     text = document(data, kept(args.out), picture.name)
-    if not args.no_picture:
-        plot.draw(data, picture)
     try:
         args.out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SystemExit(f"results: {args.out}: {error.strerror}") from None
+    if not args.no_picture:
+        plot.draw(data, picture)
     if args.readme:
         readme_table.write(data, readme_table.README)
     return 0
