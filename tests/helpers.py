@@ -32,6 +32,21 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2.0**-9, "bfloat16": 
 #: The lse is computed and returned in the accumulation type.
 LSE_TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-5, "bfloat16": 2e-5}
 
+#: Error allowed to a result in float32 where the weights were rounded to bfloat16.
+ROUNDED_WEIGHTS = 2.0**-8
+
+
+def multiplies_pairs(dtype: str) -> bool:
+    """Whether the ISA multiplies pairs of bfloat16: weights rounded, subnormal numbers 0."""
+    return dtype == "bfloat16" and headway.isa() in ("avx512bf16", "amx")
+
+
+def wide_tolerance(dtype: str) -> float:
+    """Return the error allowed to a result in the accumulation type, for inputs of this dtype."""
+    if multiplies_pairs(dtype):
+        return ROUNDED_WEIGHTS
+    return TOLERANCE["float64" if dtype == "float64" else "float32"]
+
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype of this name; bfloat16 comes from ml_dtypes."""

@@ -10,7 +10,15 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from helpers import DTYPES, assert_same_bits, attend, make, make_qkv, run_python
+from helpers import (
+    DTYPES,
+    assert_same_bits,
+    attend,
+    make,
+    make_qkv,
+    multiplies_pairs,
+    run_python,
+)
 
 import headway
 
@@ -54,7 +62,7 @@ def test_results_do_not_depend_on_the_mode(dtype: str, bits: int, isa: str, thre
     smallest = {"float64": 5e-324, "float32": 1e-45, "float16": 6e-8, "bfloat16": 9.2e-41}
     v[0, 0] = smallest[dtype]
     expected, expected_lse = attend(q, k, v)
-    assert (expected[0, :2] != 0).any()
+    assert (expected[0, :2] != 0).any() or multiplies_pairs(dtype)
     with mode(bits):
         before = control()
         out, lse = attend(q, k, v)

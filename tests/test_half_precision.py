@@ -15,7 +15,9 @@ from helpers import (
     attend,
     dtype_of,
     make_qkv,
+    multiplies_pairs,
     reference,
+    wide_tolerance,
 )
 
 import headway
@@ -37,6 +39,8 @@ def same_numbers(got: Array, expected: Array) -> None:
 def test_every_number_as_a_value(queries: int, dtype: str, out_dtype: str, isa: str) -> None:
     """With one key the result is its value: all patterns come through, NaN and inf included."""
     v = all_patterns(dtype).reshape(4, 64, 1, 256)
+    if multiplies_pairs(dtype):  # these CPUs read subnormal numbers as 0
+        v = np.where(np.abs(v) < np.finfo(np.float32).tiny, np.zeros((), v.dtype), v)
     q = np.ones((4, 64, queries, 3), v.dtype)
     k = np.ones((4, 64, 1, 3), v.dtype)
     shape = (4, 64, queries, 256)
@@ -200,7 +204,7 @@ def test_result_unrounded(dtype: str, isa: str, threads: int) -> None:
     returned, lse = attend(q, k, v, out=wide)
     assert returned is wide
     expected, _ = reference(q, k, v)
-    assert_close(wide, expected, TOLERANCE["float32"])
+    assert_close(wide, expected, wide_tolerance(dtype))
     rounded, rounded_lse = attend(q, k, v)
     assert rounded.dtype == q.dtype
     assert_same_bits(wide.astype(q.dtype), rounded)
@@ -214,4 +218,4 @@ def test_results_of_16_bits_are_those_of_float32(dtype: str, isa: str) -> None:
     wide = np.empty(q.shape, np.float32)
     headway.attention(q, k, v, out=wide)
     same = headway.attention(*(x.astype(np.float32) for x in (q, k, v)))
-    assert_close(wide, same.astype(np.float64), TOLERANCE["float32"])
+    assert_close(wide, same.astype(np.float64), wide_tolerance(dtype))

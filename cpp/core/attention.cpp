@@ -104,9 +104,9 @@ void store_lse(const AttentionProblem& p, const TaskPlace& place, const double* 
 // A problem's plan and the memory for it: one slot for each thread, and `shared` more.
 class Run {
  public:
-  Run(const AttentionProblem& p, bool split, const InterruptCheck& check)
+  Run(const AttentionProblem& p, const KindKernels& with, bool split, const InterruptCheck& check)
       : problem(p),
-        kernels(headway::kernels().kinds[static_cast<int>(p.kind)]),
+        kernels(with),
         plan(make_plan(p, kernels, num_threads())),
         interrupted(check) {
     if (p.head_dim > kMaxWidth || p.value_dim > kMaxWidth) throw std::bad_alloc();
@@ -182,7 +182,7 @@ bool is_empty(const AttentionProblem& p) { return p.batch == 0 || p.num_heads ==
 
 void attention(const AttentionProblem& problem, const InterruptCheck& interrupted) {
   if (is_empty(problem)) return;
-  const Run run(problem, true, interrupted);
+  const Run run(problem, attention_kernels(kernels(), problem.kind), true, interrupted);
   if (run.plan.num_spans > 1) {
     attend_spans(run);
   } else {
@@ -195,7 +195,7 @@ void attention_scores(const AttentionProblem& problem, ScoreStage stage, const I
   AttentionProblem p = problem;
   p.value_dim = 0;  // the weights need the sums of the first pass, not its context
   p.v = p.k;
-  const Run run(p, false, interrupted);
+  const Run run(p, score_kernels(kernels(), p.kind), false, interrupted);
   run_tasks(run.plan.num_tasks, run.plan.num_threads, interrupted, [&](std::int64_t index, int thread, StopFlag& stop) {
     const AttentionTask task = run.task(place_of(run.plan, p, index), thread);
     if (stage == ScoreStage::kWeights) {

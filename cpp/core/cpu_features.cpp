@@ -9,6 +9,11 @@
 
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #endif
 
 namespace headway {
@@ -67,6 +72,22 @@ double container_quota() {
 
 #endif
 
+// Whether the CPU has AMX-BF16 and the system lets this process use its tile registers, which must be asked for.
+[[maybe_unused]] bool has_tiles() {
+#if defined(__linux__) && defined(__x86_64__)
+  static const bool granted = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & kBf16) == 0 || (edx & kTile) == 0) return false;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return granted;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 bool cpu_runs(std::string_view isa) {
@@ -77,12 +98,22 @@ bool cpu_runs(std::string_view isa) {
   const bool avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (isa == "avx2") return avx2;
-  if (isa == "avx512") {
-    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  }
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (isa == "avx512") return avx512;
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  if (isa == "avx512bf16") return bf16;
+  if (isa == "amx") return bf16 && has_tiles();
 #endif
   return false;
+}
+
+bool cpu_gains_from([[maybe_unused]] std::string_view isa) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_cpu_init();
+  if (isa == "avx512bf16") return __builtin_cpu_is("amd") != 0;
+#endif
+  return true;
 }
 
 int usable_cpus() {

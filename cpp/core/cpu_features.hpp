@@ -8,6 +8,10 @@ namespace headway {
 // Whether this CPU and its operating system run the code compiled for the ISA of that name.
 bool cpu_runs(std::string_view isa);
 
+// Whether this CPU is better off with the ISA than without it. VDPBF16PS, all that avx512bf16 brings, does twice the work
+// of a float32 multiply-add on AMD's CPUs, half of it on Intel's: measured, see cpp/README.md.
+bool cpu_gains_from(std::string_view isa);
+
 // CPUs that this process may use: its affinity mask, and the CPU quota of its container rounded up; at least 1.
 int usable_cpus();
 

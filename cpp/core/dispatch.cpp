@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
+#include <utility>
 
 #include "cpu_features.hpp"
 
@@ -11,6 +12,12 @@ namespace {
 
 // Best first, by measured speed (see cpp/README.md), not by width.
 constexpr const KernelTable* kTables[] = {
+#if defined(HEADWAY_WITH_AMX)
+    &kAmxTable,
+#endif
+#if defined(HEADWAY_WITH_AVX512BF16)
+    &kAvx512Bf16Table,
+#endif
 #if defined(HEADWAY_WITH_AVX512)
     &kAvx512Table,
 #endif
@@ -49,12 +56,31 @@ const KernelTable& kernels() {
   return *in_use.load(std::memory_order_acquire);
 }
 
+const KindKernels& attention_kernels(const KernelTable& table, ElementKind kind) {
+  const KindKernels& own = table.kinds[static_cast<int>(kind)];
+  return own.begin != nullptr ? own : attention_kernels(*table.base, kind);
+}
+
+const KindKernels& score_kernels(const KernelTable& table, ElementKind kind) {
+  const KindKernels& own = table.kinds[static_cast<int>(kind)];
+  return own.store_scores != nullptr ? own : score_kernels(*table.base, kind);
+}
+
+const ProjectionKernels& projection_kernels(const KernelTable& table, ElementKind kind) {
+  const ProjectionKernels& own = table.projections[static_cast<int>(kind)];
+  return own.project != nullptr ? own : projection_kernels(*table.base, kind);
+}
+
 void set_isa(const std::string& name) { in_use.store(&find(name, "isa"), std::memory_order_release); }
 
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
   for (const auto* table : kTables) {
     if (cpu_runs(table->name)) names.emplace_back(table->name);
+  }
+  // One that gains nothing here stands behind the one it builds upon.
+  for (std::size_t i = 0; i + 1 < names.size(); ++i) {
+    if (!cpu_gains_from(names[i])) std::swap(names[i], names[i + 1]), ++i;
   }
   return names;
 }

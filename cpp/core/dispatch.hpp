@@ -12,6 +12,11 @@ namespace headway {
 // where it holds another.
 const KernelTable& kernels();
 
+// A table's kernels for one kind of element: its own, or those of the table it builds upon.
+const KindKernels& attention_kernels(const KernelTable& table, ElementKind kind);
+const KindKernels& score_kernels(const KernelTable& table, ElementKind kind);  // with store_scores
+const ProjectionKernels& projection_kernels(const KernelTable& table, ElementKind kind);
+
 // Throws std::invalid_argument that lists the good names.
 void set_isa(const std::string& name);
 

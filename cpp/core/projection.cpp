@@ -123,7 +123,7 @@ const Projection::Packed& Projection::packed(const KernelTable& table, const std
   Packed* head = packed_.load(std::memory_order_acquire);
   if (const Packed* found = find(head)) return *found;
 
-  const ProjectionKernels& kernels = table.projections[static_cast<int>(kind_)];
+  const ProjectionKernels& kernels = projection_kernels(table, kind_);
   const auto size = static_cast<std::ptrdiff_t>(element_size(kind_));
   const std::int64_t lanes = round_up(d_out_, kernels.lanes);
   std::int64_t bytes = 0;
@@ -151,7 +151,7 @@ void Projection::multiply(const ProjectionRows& rows, const std::function<bool()
   for (const auto& axis : rows.axes) num_rows *= axis.extent;
   if (num_rows == 0) return;
   const KernelTable& table = headway::kernels();
-  const ProjectionKernels& kernels = table.projections[static_cast<int>(kind_)];
+  const ProjectionKernels& kernels = projection_kernels(table, kind_);
   const Packed& weights = packed(table, interrupted);
   const std::vector<ProjectionRows::Axis> axes = merged(rows.axes);
   const Plan plan = make_plan(kernels, num_rows, d_in_, d_out_);

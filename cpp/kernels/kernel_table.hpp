@@ -77,8 +77,11 @@ struct ProjectionKernels {
   void (*project)(const ProjectionTask& task);
 };
 
+// An ISA that brings only some kernels of its own names the one whose kernels serve for the rest: there, what is
+// empty here (a null pointer in a KindKernels or ProjectionKernels) is looked up.
 struct KernelTable {
   const char* name;
+  const KernelTable* base;
   KindKernels kinds[kNumElementKinds];              // by ElementKind
   ProjectionKernels projections[kNumElementKinds];  // likewise
   // By ElementKind, null where the ISA multiplies no such numbers: 2 * multiply-adds done by `rounds` rounds of
@@ -93,5 +96,7 @@ inline constexpr std::int64_t kKeysPerSpan = 1024;
 extern const KernelTable kScalarTable;
 extern const KernelTable kAvx2Table;
 extern const KernelTable kAvx512Table;
+extern const KernelTable kAvx512Bf16Table;
+extern const KernelTable kAmxTable;
 
 }  // namespace headway

@@ -95,12 +95,11 @@ inline std::int64_t last_visible_key(const AttentionTask& task, std::int64_t tok
   return limit < -1 ? -1 : limit > last ? last : limit;
 }
 
-// Cuts the task's rows into panels and packs their queries: rows (head_dim) -> lanes of queries (head_dim, lanes), times
-// the scale's part for them.
-template <class S, class Element>
-void begin_task(const AttentionTask& task) {
-  auto& w = workspace_of<S>(task);
-  lay_out<S>(w, static_cast<char*>(task.workspace), task.head_dim, task.value_dim, sizeof(Element) == 2);
+// Cuts the task's rows into panels. pack(panel, lane, rows, count) puts `count` rows of queries (head_dim) into lanes
+// from `lane` on: a vector of lanes, those from count on 0.
+template <class S, class Element, class Pack>
+[[gnu::always_inline]] inline void cut_panels(const AttentionTask& task, Workspace<typename S::Real>& w,
+                                              const Pack& pack) {
   w.num_panels = 0;
   std::int64_t rows_left = task.num_rows;
   RowCursor row(task.first_row, task.group);
@@ -121,15 +120,27 @@ void begin_task(const AttentionTask& task) {
         rows[count] = static_cast<const Element*>(task.q) + row.offset(task.q_token_stride, task.q_head_stride);
         row.next();
       }
-      load_transposed<S>(rows, count, task.head_dim, panel.queries + lane, lanes);
-    }
-    if (const double factor = SplitScale<typename S::Real>(task.scale).queries; factor != 1) {
-      for (std::int64_t i = 0; i < task.head_dim * lanes; ++i) {
-        panel.queries[i] *= static_cast<typename S::Real>(factor);
-      }
+      pack(panel, lane, rows, count);
     }
     panel.total.reset(lanes);
     rows_left -= panel.num_rows;
+  }
+}
+
+// Packs the task's queries: rows (head_dim) -> lanes of queries (head_dim, lanes), times the scale's part for them.
+template <class S, class Element>
+void begin_task(const AttentionTask& task) {
+  auto& w = workspace_of<S>(task);
+  lay_out<S>(w, static_cast<char*>(task.workspace), task.head_dim, task.value_dim, sizeof(Element) == 2);
+  cut_panels<S, Element>(task, w, [&](auto& panel, int lane, const auto& rows, int count) {
+    load_transposed<S>(rows, count, task.head_dim, panel.queries + lane, panel.vecs * S::kLanes);
+  });
+  const double factor = SplitScale<typename S::Real>(task.scale).queries;
+  if (factor == 1) return;
+  for (int p = 0; p < w.num_panels; ++p) {
+    for (std::int64_t i = 0; i < task.head_dim * w.panels[p].vecs * S::kLanes; ++i) {
+      w.panels[p].queries[i] *= static_cast<typename S::Real>(factor);
+    }
   }
 }
 

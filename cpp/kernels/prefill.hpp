@@ -210,10 +210,11 @@ void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begi
   args.state->started = true;
 }
 
-// Keys [key_begin, key_end), one span, for every panel of the task.
-template <class S, class Element>
-void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
-  using Real = typename S::Real;
+// Walks over keys [key_begin, key_end), one span: load(begin, count) makes each block of keys ready, attend(block, panel,
+// state) then adds it to each panel of the task.
+template <class S, class Element, class Load, class Attend>
+[[gnu::always_inline]] inline void walk_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end,
+                                             const Load& load, const Attend& attend) {
   auto& w = workspace_of<S>(task);
   std::int64_t visible_end = 0;
   for (int p = 0; p < w.num_panels; ++p) {
@@ -228,19 +229,35 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
 
   for (std::int64_t begin = key_begin; begin < key_end; begin += kKeysPerBlock) {
     const std::int64_t count = key_end - begin < kKeysPerBlock ? key_end - begin : kKeysPerBlock;
-    const KeyBlock<Real> block = load_block<S, Element>(task, begin, count, key_begin, task.value_dim > 0);
+    const auto block = load(begin, count);
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
-      TileArgs<Real> args{&task, &block, &panel, joins[p] ? &panel.span : &panel.total, w.weights,
-                          SoftmaxScale<Real>(task.scale), sizeof(Element) != 2 && task.cold && p == 0};
       if (panel.last_limit < begin + count) prefetch_rows<Element>(task, panel.first_row, panel.num_rows);
-      with_vecs<S>(panel.vecs, [&](auto vecs) { attend_block<S, decltype(vecs)::value>(args, key_begin); });
+      attend(block, panel, joins[p] ? panel.span : panel.total);
     }
   }
-  const SoftmaxScale<Real> scale(task.scale);
+  const SoftmaxScale<typename S::Real> scale(task.scale);
   for (int p = 0; p < w.num_panels; ++p) {
     if (joins[p]) join<S>(w.panels[p].total, w.panels[p].span, scale, task.value_dim, w.panels[p].vecs * S::kLanes);
   }
+}
+
+// Keys [key_begin, key_end), one span, for every panel of the task.
+template <class S, class Element>
+void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
+  using Real = typename S::Real;
+  auto& w = workspace_of<S>(task);
+  const SoftmaxScale<Real> scale(task.scale);
+  walk_span<S, Element>(
+      task, key_begin, key_end,
+      [&](std::int64_t begin, std::int64_t count) {
+        return load_block<S, Element>(task, begin, count, key_begin, task.value_dim > 0);
+      },
+      [&](const KeyBlock<Real>& block, Panel<Real>& panel, Softmax<Real>& state) {
+        const bool fetch = sizeof(Element) != 2 && task.cold && &panel == w.panels;
+        const TileArgs<Real> args{&task, &block, &panel, &state, w.weights, scale, fetch};
+        with_vecs<S>(panel.vecs, [&](auto vecs) { attend_block<S, decltype(vecs)::value>(args, key_begin); });
+      });
 }
 
 // The spans so far of one copy of a task <- joined with those of another copy, which come later.

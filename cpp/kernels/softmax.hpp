@@ -11,6 +11,8 @@
 // NaN: a comparison with NaN never raises; the NaN goes on through exp2 into the sum and the context.
 #pragma once
 
+#include <cstdint>
+
 #include "vec_math.hpp"
 
 namespace headway {

@@ -46,6 +46,7 @@ constexpr ProjectionKernels projection_of() {
 
 constexpr KernelTable table_of(const char* name) {
   return KernelTable{.name = name,
+                     .base = nullptr,
                      .kinds = {kernels_of<VecF32, float>(), kernels_of<VecF64, double>(), kernels_of<VecF32, Half>(),
                                kernels_of<VecF32, BFloat16>()},
                      .projections = {projection_of<VecF32, float>(), projection_of<VecF64, double>(),

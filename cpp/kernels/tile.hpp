@@ -8,8 +8,9 @@ namespace headway {
 namespace {
 
 // acc (kRows, kVecs vectors) += A (kRows, depth) . B (depth, lanes). A is read where it lies and broadcast element by
-// element: A[i][n] = a[i * a_row_step + n * a_depth_step]. Each sum is one chain of FMAs in ascending depth.
-template <class S, int kRows, int kVecs>
+// element: A[i][n] = a[i * a_row_step + n * a_depth_step]. Each sum is one chain of FMAs in ascending depth. Vectors
+// before kFirst stay as they are.
+template <class S, int kRows, int kVecs, int kFirst = 0>
 [[gnu::always_inline]] inline void multiply_tile(typename S::Vec (&acc)[kRows][kVecs], const typename S::Real* a,
                                                  std::ptrdiff_t a_row_step, std::ptrdiff_t a_depth_step,
                                                  const typename S::Real* b, std::ptrdiff_t b_depth_step,
@@ -18,12 +19,12 @@ template <class S, int kRows, int kVecs>
   for (std::int64_t n = 0; n < depth; ++n) {
     typename S::Vec lanes[kVecs];
 #pragma GCC unroll 16
-    for (int j = 0; j < kVecs; ++j) lanes[j] = S::load(b + n * b_depth_step + j * S::kLanes);
+    for (int j = kFirst; j < kVecs; ++j) lanes[j] = S::load(b + n * b_depth_step + j * S::kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const auto x = S::set1(a[i * a_row_step + n * a_depth_step]);
 #pragma GCC unroll 16
-      for (int j = 0; j < kVecs; ++j) acc[i][j] = S::fma(x, lanes[j], acc[i][j]);
+      for (int j = kFirst; j < kVecs; ++j) acc[i][j] = S::fma(x, lanes[j], acc[i][j]);
     }
   }
 }

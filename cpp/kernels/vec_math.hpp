@@ -23,9 +23,8 @@ template <> struct Exp2Coefficients<double> {  // 3.3e-18
 
 // 2^x for x <= 100. Below the smallest normal number the result is 0 (subnormal weights would only slow the products
 // down), hence exactly 0 for x = -inf; integers give exact powers; NaN stays NaN.
-template <class S>
+template <class S, class C = Exp2Coefficients<typename S::Real>>
 inline typename S::Vec exp2(typename S::Vec x) {
-  using C = Exp2Coefficients<typename S::Real>;
   constexpr int kTerms = sizeof(C::kSeries) / sizeof(C::kSeries[0]);
   const auto f = S::fraction(x);
   auto p = S::set1(C::kSeries[kTerms - 1]);

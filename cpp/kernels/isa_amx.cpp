@@ -1,0 +1,14 @@
+// The kernels of amx: bfloat16 alone; avx512bf16 serves for the rest.
+#include "pairs_tile.hpp"
+
+namespace headway {
+
+extern const KernelTable kAmxTable = {
+    .name = "amx",
+    .base = &kAvx512Bf16Table,
+    .kinds = {{}, {}, {}, pair_kernels<TilePairs>()},
+    .projections = {},
+    .bursts = {},
+};
+
+}  // namespace headway

@@ -1,0 +1,14 @@
+// The kernels of avx512bf16: bfloat16 alone; avx512 serves for the rest.
+#include "pairs_dot.hpp"
+
+namespace headway {
+
+extern const KernelTable kAvx512Bf16Table = {
+    .name = "avx512bf16",
+    .base = &kAvx512Table,
+    .kinds = {{}, {}, {}, pair_kernels<DotPairs>()},
+    .projections = {},
+    .bursts = {},
+};
+
+}  // namespace headway

@@ -1,0 +1,193 @@
+// bfloat16 attention on products of pairs: CPUs that multiply two neighbouring bfloat16 numbers by two others and add
+// both products to one float32 sum do more of that work than of float32's.
+//
+// The shape is prefill's: lanes are queries, S^T = K . Q^T, then C^T += V^T . W^T. Keys come in pairs along head_dim as
+// they lie. Weights are rounded to bfloat16, pairs of keys side by side, for the second product; the sum of a row's
+// weights, and with it the lse, is of the weights before that rounding. The scores
+// of a few keys lie in memory between the product and the softmax, small enough for the first-level cache. `Products` says how the two products are made.
+//
+// A maximum is judged for kKeysPerJudgement keys at a time, on an absolute grid. Weights of hidden keys are 0; where a value that some
+// lane may not see is not finite, it is taken out of the product and added to the lanes that see it, see add_not_finite.
+// The CPU reads subnormal bfloat16 numbers as 0 in these products.
+#pragma once
+
+#include "pair_block.hpp"
+
+namespace headway {
+namespace {
+
+// The weights are rounded to 8 bits, but their sum is not: relative error of the polynomial 2.9e-6.
+struct PairExp2Coefficients {
+  static constexpr float kSeries[] = {0.69304484490814969f, 0.24128020472272364f, 0.052242474269121572f,
+                                      0.013426684250649921f};
+  static constexpr float kSmallest = -126.0f;
+};
+
+// What the steps need to know for one block and panel.
+struct PairArgs {
+  const AttentionTask* task;
+  const PairBlock* block;
+  const Panel<float>* panel;
+  Softmax<float>* state;
+  float* scores;   // (kKeysPerJudgement, lanes)
+  float* weights;  // (kKeysPerBlock / 2, lanes): pairs
+  SoftmaxScale<float> scale;
+  std::int64_t ends[VecF32::kPanelVecs];  // keys of the block that some lane of each vector sees; rising
+};
+
+// Moves the reference of the lanes whose largest product passed the bound, see raise_reference, and rescales the pairs
+// of weights of this block's keys before `begin`.
+template <class Products>
+[[gnu::noinline]] void raise_pairs(const PairArgs& args, VecF32::Vec most, int lane, std::int64_t begin) {
+  using S = VecF32;
+  const int lanes = args.panel->vecs * S::kLanes;
+  alignas(64) float products[S::kLanes];
+  S::store(products, most);
+  const auto before = S::load(args.state->reference + lane);
+  raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes);
+  const auto moved = S::sub(before, S::load(args.state->reference + lane));
+  const auto factor = exp2<S>(S::mul(moved, S::set1(args.scale.scale2)));
+  for (std::int64_t key = 0; key < begin; key += 2) {
+    float* p = args.weights + key / 2 * lanes + lane;
+    const auto [even, odd] = Products::split(S::load(p));
+    S::store(p, Products::pair(S::mul(even, factor), S::mul(odd, factor)));
+  }
+}
+
+// Scores (kKeysPerJudgement, lanes) of the keys from `begin` on, for the vector of lanes from `lane` on, of which keys
+// [0, end) of the block are seen by some lane -> pairs of weights (kKeysPerBlock / 2, lanes).
+template <class Products>
+[[gnu::noinline]] void weigh_pairs(const PairArgs& args, int lane, std::int64_t begin, std::int64_t end) {
+  using S = VecF32;
+  using Vec = S::Vec;
+  const int lanes = args.panel->vecs * S::kLanes;
+  const float* scores = args.scores + lane;
+  const Vec limit = S::load(args.panel->limits + lane), hidden = S::set1(-static_cast<float>(__builtin_inf()));
+  const std::int64_t offset = args.block->offset + begin;
+  const bool full = static_cast<std::int64_t>(args.panel->limits[lane]) + 1 >= offset + kKeysPerJudgement &&
+                    end >= begin + kKeysPerJudgement;
+  const int count = end - begin < kKeysPerJudgement ? static_cast<int>(end - begin) : kKeysPerJudgement;
+  const auto masked = [&](int i) {  // -inf where the lane may not see the key
+    const auto seen = S::not_less(limit, S::set1(static_cast<float>(offset + i)));
+    return S::select(seen, S::load(scores + i * lanes), hidden);
+  };
+
+  Vec largest[4] = {hidden, hidden, hidden, hidden};
+  if (full) {
+    for (int i = 0; i < kKeysPerJudgement; i += 4) {
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c) largest[c] = S::max(largest[c], S::load(scores + (i + c) * lanes));
+    }
+  } else {
+    for (int i = 0; i < count; ++i) largest[i % 4] = S::max(largest[i % 4], masked(i));
+  }
+  const Vec most = S::max(S::max(largest[0], largest[1]), S::max(largest[2], largest[3]));
+  if (S::any(S::greater(most, S::load(args.state->bound + lane)))) raise_pairs<Products>(args, most, lane, begin);
+
+  const Vec scale2 = S::set1(args.scale.scale2), reference = S::load(args.state->reference + lane);
+  Vec sum = S::load(args.state->sum + lane);
+  float* weights = args.weights + begin / 2 * lanes + lane;
+  const auto weight = [&](Vec x) { return exp2<S, PairExp2Coefficients>(S::mul(S::sub(x, reference), scale2)); };
+  const auto store = [&](int i, Vec even, Vec odd) {
+    sum = S::add(S::add(sum, even), odd);
+    S::store(weights + i / 2 * lanes, Products::pair(even, odd));
+  };
+  if (full) {
+#pragma GCC unroll 2
+    for (int i = 0; i < kKeysPerJudgement; i += 2) {
+      store(i, weight(S::load(scores + i * lanes)), weight(S::load(scores + (i + 1) * lanes)));
+    }
+  } else {
+    int i = 0;
+    for (; i < count; i += 2) store(i, weight(masked(i)), weight(masked(i + 1)));
+    for (; i < kKeysPerJudgement; i += 2) S::store(weights + i / 2 * lanes, S::zero());
+  }
+  S::store(args.state->sum + lane, sum);
+}
+
+// Adds the values that were left out of the product to the lanes that see them: they become NaN or infinite.
+inline void add_not_finite(const PairArgs& args) {
+  using S = VecF32;
+  const int lanes = args.panel->vecs * S::kLanes;
+  for (std::int64_t key = 0; key < args.ends[args.panel->vecs - 1]; ++key) {
+    for (std::int64_t d = 0; d < args.task->value_dim; ++d) {
+      const BFloat16 x = args.block->values[key * args.block->value_stride + d];
+      if (is_finite(x)) continue;
+      for (int j = 0; j < args.panel->vecs; ++j) {
+        if (key >= args.ends[j]) continue;
+        const int lane = j * S::kLanes;
+        const auto seen = S::not_less(S::load(args.panel->limits + lane), S::set1(static_cast<float>(args.block->offset + key)));
+        alignas(64) float weights[S::kLanes];
+        const auto* pairs = reinterpret_cast<const BFloat16*>(args.weights + key / 2 * lanes + lane);
+        for (int i = 0; i < S::kLanes; ++i) weights[i] = widen(pairs[2 * i + key % 2]);
+        float* context = args.state->context + d * lanes + lane;
+        S::store(context, S::fma_where(seen, S::set1(widen(x)), S::load(weights), S::load(context)));
+      }
+    }
+  }
+}
+
+// One block of keys for one panel.
+template <class Products>
+void attend_pairs(PairArgs& args) {
+  using S = VecF32;
+  const int vecs = args.panel->vecs;
+  for (int j = 0; j < vecs; ++j) {
+    const std::int64_t end = static_cast<std::int64_t>(args.panel->limits[(j + 1) * S::kLanes - 1]) + 1 - args.block->offset;
+    args.ends[j] = end < 0 ? 0 : end > args.block->count ? args.block->count : end;
+  }
+  if (args.ends[vecs - 1] == 0) return;
+  with_vecs<S>(vecs, [&](auto n) {
+    constexpr int kVecs = decltype(n)::value;
+    for (std::int64_t begin = 0; begin < args.ends[kVecs - 1]; begin += kKeysPerJudgement) {
+      Products::template scores<kVecs>(args, begin);
+      for (int j = 0; j < kVecs; ++j) {
+        if (args.ends[j] > begin) weigh_pairs<Products>(args, j * S::kLanes, begin, args.ends[j]);
+      }
+    }
+    Products::template context<kVecs>(args);
+  });
+  if (args.block->cleaned) add_not_finite(args);
+  args.state->started = true;
+}
+
+// Keys [key_begin, key_end), one span, for every panel of the task.
+template <class Products>
+void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
+  [[maybe_unused]] const typename Products::Session session;
+  auto& w = pair_workspace_of(task);
+  const SoftmaxScale<float> scale(task.scale);
+  walk_span<VecF32, BFloat16>(
+      task, key_begin, key_end,
+      [&](std::int64_t begin, std::int64_t count) {
+        const std::int64_t seen_by_all = w.panels[0].first_limit + 1 - begin;
+        return load_pairs<Products>(task, begin, count, key_begin, seen_by_all < 0 ? 0 : seen_by_all);
+      },
+      [&](const PairBlock& block, Panel<float>& panel, Softmax<float>& state) {
+        PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, scale, {}};
+        attend_pairs<Products>(args);
+      });
+}
+
+// For the scores and weights that a user asks to see, another ISA's kernels serve: store_scores stays empty.
+template <class Products>
+constexpr KindKernels pair_kernels() {
+  using S = VecF32;
+  return KindKernels{
+      .rows_per_panel = S::kPanelVecs * S::kLanes,
+      .rows_per_task = kPanelsPerTask * S::kPanelVecs * S::kLanes,
+      .workspace_bytes =
+          [](std::int64_t head_dim, std::int64_t value_dim) {
+            PairWorkspace w;
+            return lay_out_pairs<Products>(w, nullptr, head_dim, value_dim);
+          },
+      .begin = begin_pairs<Products>,
+      .attend_span = attend_pairs_span<Products>,
+      .join = join_tasks<S>,
+      .finish = finish_task<S, BFloat16>,
+      .store_scores = nullptr,
+  };
+}
+
+}  // namespace
+}  // namespace headway
