@@ -41,6 +41,11 @@ def multiplies_pairs(dtype: str) -> bool:
     return dtype == "bfloat16" and headway.isa() in ("avx512bf16", "amx")
 
 
+def flushed(x: Array) -> Array:
+    """Return x with the subnormal numbers of bfloat16 as 0, as products of pairs may read them."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.zeros((), x.dtype), x)
+
+
 def wide_tolerance(dtype: str) -> float:
     """Return the error allowed to a result in the accumulation type, for inputs of this dtype."""
     if multiplies_pairs(dtype):

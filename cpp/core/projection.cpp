@@ -125,9 +125,9 @@ const Projection::Packed& Projection::packed(const KernelTable& table, const std
 
   const ProjectionKernels& kernels = projection_kernels(table, kind_);
   const auto size = static_cast<std::ptrdiff_t>(element_size(kind_));
-  const std::int64_t lanes = round_up(d_out_, kernels.lanes);
+  const std::int64_t lanes = round_up(d_out_, kernels.lanes), depth = round_up(d_in_, kernels.depth_step);
   std::int64_t bytes = 0;
-  if (__builtin_mul_overflow(lanes, d_in_, &bytes) || __builtin_mul_overflow(bytes, size, &bytes)) {
+  if (__builtin_mul_overflow(lanes, depth, &bytes) || __builtin_mul_overflow(bytes, size, &bytes)) {
     throw std::bad_alloc();
   }
   auto made = std::make_unique<Packed>(table, static_cast<std::size_t>(bytes));
@@ -137,7 +137,7 @@ const Projection::Packed& Projection::packed(const KernelTable& table, const std
     const std::int64_t column = panel * kernels.columns_per_panel;
     kernels.pack(static_cast<const std::byte*>(weight_) + column * size, d_out_, d_in_,
                  std::min(kernels.columns_per_panel, d_out_ - column),
-                 made->data + column * d_in_ * size);
+                 made->data + column * depth * size);
   });
   for (;;) {
     made->next = head;
@@ -155,6 +155,7 @@ void Projection::multiply(const ProjectionRows& rows, const std::function<bool()
   const Packed& weights = packed(table, interrupted);
   const std::vector<ProjectionRows::Axis> axes = merged(rows.axes);
   const Plan plan = make_plan(kernels, num_rows, d_in_, d_out_);
+  const std::int64_t depth = round_up(d_in_, kernels.depth_step);
 
   const auto size = static_cast<std::ptrdiff_t>(element_size(kind_));
   const auto out_size = rows.wide_out ? static_cast<std::ptrdiff_t>(accumulation_size(kind_)) : size;
@@ -178,8 +179,8 @@ void Projection::multiply(const ProjectionRows& rows, const std::function<bool()
                 out_rows[i] = static_cast<std::byte*>(rows.out) + (offset.out + first) * out_size;
               }
               kernels.project({.x_rows = x_rows,
-                               .panels = weights.data + first * d_in_ * size,
-                               .next_panels = weights.data + next * d_in_ * size,
+                               .panels = weights.data + first * depth * size,
+                               .next_panels = weights.data + next * depth * size,
                                .bias = bias_ ? static_cast<const std::byte*>(bias_) + first * size : nullptr,
                                .out_rows = out_rows,
                                .num_rows = count,

@@ -1,5 +1,6 @@
 // The kernels of amx: bfloat16 alone; avx512bf16 serves for the rest.
 #include "pairs_tile.hpp"
+#include "projection_tile.hpp"
 
 namespace headway {
 
@@ -7,7 +8,7 @@ extern const KernelTable kAmxTable = {
     .name = "amx",
     .base = &kAvx512Bf16Table,
     .kinds = {{}, {}, {}, pair_kernels<TilePairs>()},
-    .projections = {},
+    .projections = {{}, {}, {}, tile_projection()},
     .bursts = {},
 };
 

@@ -1,5 +1,5 @@
 // The kernels of avx512bf16: bfloat16 alone; avx512 serves for the rest.
-#include "pairs_dot.hpp"
+#include "projection_pairs.hpp"
 
 namespace headway {
 
@@ -7,7 +7,7 @@ extern const KernelTable kAvx512Bf16Table = {
     .name = "avx512bf16",
     .base = &kAvx512Table,
     .kinds = {{}, {}, {}, pair_kernels<DotPairs>()},
-    .projections = {},
+    .projections = {{}, {}, {}, pair_projection()},
     .bursts = {},
 };
 

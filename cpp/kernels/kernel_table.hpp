@@ -69,6 +69,7 @@ struct ProjectionTask {
 
 struct ProjectionKernels {
   std::int64_t lanes;                // a packed panel has its columns padded to a multiple of this
+  std::int64_t depth_step;           // and its rows, d_in of them, to a multiple of this
   std::int64_t columns_per_panel, columns_per_task;  // of a task: at most, a whole number of panels
   std::int64_t rows_per_tile, rows_per_task;         // likewise
   std::size_t (*workspace_bytes)();

@@ -40,6 +40,15 @@ struct DotPairs {
             _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-0x10000)))};
   }
 
+  // The first n of 16 numbers each of two rows, side by side in each lane; no odd row counts as zeros.
+  static __m512 interleave(const BFloat16* even, const BFloat16* odd, std::int64_t n) {
+    const __mmask16 used = n < 16 ? VecF32::first(static_cast<int>(n)) : __mmask16{0xffff};
+    const auto wide = [&](const BFloat16* p) {
+      return p != nullptr ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(used, p)) : _mm512_setzero_si512();
+    };
+    return _mm512_castsi512_ps(_mm512_or_si512(wide(even), _mm512_slli_epi32(wide(odd), 16)));
+  }
+
   // values (count, value_dim) -> (count / 2, value_dim) pairs of neighbouring keys; a last odd key has 0 beside it.
   static void pack_values(const BFloat16* values, std::ptrdiff_t stride, std::int64_t count, std::int64_t value_dim,
                           BFloat16* packed) {
@@ -47,11 +56,8 @@ struct DotPairs {
     for (std::int64_t key = 0; key < count; key += 2, out += value_dim) {
       for (std::int64_t d = 0; d < value_dim; d += 16) {
         const int n = value_dim - d < 16 ? static_cast<int>(value_dim - d) : 16;
-        const auto* p = values + key * stride + d;
-        const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(VecF32::first(n), p));
-        const __m512i odd =
-            key + 1 < count ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(VecF32::first(n), p + stride)) : _mm512_setzero_si512();
-        VecF32::store_elements(out + d, _mm512_castsi512_ps(_mm512_or_si512(even, _mm512_slli_epi32(odd, 16))), n);
+        const auto* even = values + key * stride + d;
+        VecF32::store_elements(out + d, interleave(even, key + 1 < count ? even + stride : nullptr, n), n);
       }
     }
   }

@@ -1,69 +1,28 @@
-// Products of pairs by AMX: C (16, 16) += A (16 rows, 16 pairs) . B (16 pairs, 16 lanes) in tile registers.
+// Products of pairs by AMX, see tile_registers.hpp, for the attention.
 //
 // Scores: A is 16 rows of keys as they lie, B 16 pairs of the packed queries. Context: A is 16 rows of the transposed
 // values, B 16 pairs of keys of the weights. Tiles 0 - 3 hold sums, one per vector of lanes, 4 is A, 5 - 7 are B.
 #pragma once
 
 #include "pairs_dot.hpp"
+#include "tile_registers.hpp"
 
 namespace headway {
 namespace {
-
-// Tile registers have no type of their own: the compiler keeps these in order and knows that memory is involved.
-template <int kTile>
-[[gnu::always_inline]] inline void tile_zero() {
-  asm volatile("tilezero %%tmm%c0" : : "i"(kTile) : "memory");
-}
-template <int kTile>
-[[gnu::always_inline]] inline void tile_load(const void* p, std::ptrdiff_t row_bytes) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(row_bytes), "i"(kTile) : "memory");
-}
-template <int kTile>
-[[gnu::always_inline]] inline void tile_store(void* p, std::ptrdiff_t row_bytes) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(row_bytes), "i"(kTile) : "memory");
-}
-template <int kC, int kA, int kB>
-[[gnu::always_inline]] inline void tile_multiply() {  // C += A . B
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB) : "memory");
-}
 
 struct TilePairs {
   static constexpr int kDepthStep = 32, kValueStep = 16;
   static constexpr int kKeysPerTile = 16;
   static constexpr int kKeyStep = 32;
   static constexpr int kA = 4, kB = 5;
-  static constexpr std::ptrdiff_t kWord = 4;  // bytes of a pair, and of a sum
 
-  // All tiles 16 rows of 64 bytes, for as long as it lives; afterwards the thread has no tiles to save and restore.
-  struct Session {
-    Session() {
-      alignas(64) struct { std::uint8_t palette, start_row, reserved[14]; std::uint16_t row_bytes[16]; std::uint8_t rows[16]; } shape{};
-      shape.palette = 1;
-      for (int i = 0; i < 8; ++i) {
-        shape.row_bytes[i] = 64;
-        shape.rows[i] = 16;
-      }
-      asm volatile("ldtilecfg %0" : : "m"(shape) : "memory");
-    }
-    ~Session() { asm volatile("tilerelease" : : : "memory"); }
-    Session(const Session&) = delete;
-    Session& operator=(const Session&) = delete;
-  };
+  using Session = TileSession;
 
   static bool reads(const BFloat16* keys, std::ptrdiff_t stride, std::int64_t head_dim) {
     return head_dim % kDepthStep == 0 && stride % 32 == 0 && reinterpret_cast<std::uintptr_t>(keys) % 64 == 0;
   }
   static DotPairs::Halves split(__m512 pairs) { return DotPairs::split(pairs); }
   static __m512 pair(__m512 even, __m512 odd) { return DotPairs::pair(even, odd); }
-
-  // Calls body(Constant<kFirst>) ... body(Constant<kVecs - 1>).
-  template <int kVecs, int kFirst, class Body>
-  [[gnu::always_inline]] static inline void for_vecs(const Body& body) {
-    if constexpr (kFirst < kVecs) {
-      body(Constant<kFirst>{});
-      for_vecs<kVecs, kFirst + 1>(body);
-    }
-  }
 
   // Scores of the kKeysPerJudgement keys from `begin` on: as far as vector kFirst sees, with all vectors, then the later
   // vectors alone.
@@ -77,18 +36,18 @@ struct TilePairs {
     constexpr std::ptrdiff_t kRow = kVecs * VecF32::kLanes * kWord;
     const PairBlock& block = *args.block;
     for (; key < end; key += 16) {
-      for_vecs<kVecs, kFirst>([](auto j) { tile_zero<decltype(j)::value>(); });
+      for_tiles<kFirst, kVecs>([](auto j) { tile_zero<decltype(j)::value>(); });
       for (std::int64_t d = 0; d < block.depth; d += kDepthStep) {
         tile_load<kA>(block.keys + key * block.key_stride + d, block.key_stride * 2);
         const auto* queries = reinterpret_cast<const char*>(args.panel->queries) + d / 2 * kRow;
-        for_vecs<kVecs, kFirst>([&](auto j) {
+        for_tiles<kFirst, kVecs>([&](auto j) {
           constexpr int kVec = decltype(j)::value, kTile = kB + kVec % 3;
           tile_load<kTile>(queries + kVec * VecF32::kLanes * kWord, kRow);
           tile_multiply<kVec, kA, kTile>();
         });
       }
       auto* scores = reinterpret_cast<char*>(args.scores) + (key - begin) * kRow;
-      for_vecs<kVecs, kFirst>([&](auto j) {
+      for_tiles<kFirst, kVecs>([&](auto j) {
         tile_store<decltype(j)::value>(scores + decltype(j)::value * VecF32::kLanes * kWord, kRow);
       });
     }
@@ -102,7 +61,7 @@ struct TilePairs {
     for (; key < args.ends[kFirst]; key += kKeyStep) {
       tile_load<kA>(values + key, kKeysPerBlock * 2);
       const auto* weights = reinterpret_cast<const char*>(args.weights) + key / 2 * kRow;
-      for_vecs<kVecs, kFirst>([&](auto j) {
+      for_tiles<kFirst, kVecs>([&](auto j) {
         constexpr int kVec = decltype(j)::value, kTile = kB + kVec % 3;
         tile_load<kTile>(weights + kVec * VecF32::kLanes * kWord, kRow);
         tile_multiply<kVec, kA, kTile>();
@@ -117,7 +76,7 @@ struct TilePairs {
     constexpr std::ptrdiff_t kRow = kVecs * VecF32::kLanes * kWord;
     for (std::int64_t d = 0; d < args.task->value_dim; d += 16) {
       auto* context = reinterpret_cast<char*>(args.state->context) + d * kRow;
-      for_vecs<kVecs, 0>([&](auto j) {
+      for_tiles<0, kVecs>([&](auto j) {
         constexpr int kVec = decltype(j)::value;
         if (args.state->started) {
           tile_load<kVec>(context + kVec * VecF32::kLanes * kWord, kRow);
@@ -126,7 +85,7 @@ struct TilePairs {
         }
       });
       add_keys<kVecs, 0>(args, args.block->packed + d * kKeysPerBlock, 0);
-      for_vecs<kVecs, 0>([&](auto j) {
+      for_tiles<0, kVecs>([&](auto j) {
         tile_store<decltype(j)::value>(context + decltype(j)::value * VecF32::kLanes * kWord, kRow);
       });
     }

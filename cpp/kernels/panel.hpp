@@ -68,8 +68,6 @@ Workspace<typename S::Real>& workspace_of(const AttentionTask& task) {
 }
 
 // Calls body(Constant<n>) with the number of vectors of a panel as a constant.
-template <int n> struct Constant { static constexpr int value = n; };
-
 template <class S, class Body>
 [[gnu::always_inline]] inline void with_vecs(int vecs, const Body& body) {
   if (vecs == 1) {

@@ -43,10 +43,9 @@ struct ProjectionWorkspace {
 };
 
 // As for the attention: without memory (base = nullptr) it only counts.
-template <class S, class Element>
-std::size_t lay_out(ProjectionWorkspace<typename S::Real>& w, char* base) {
+template <class S>
+std::size_t lay_out(ProjectionWorkspace<typename S::Real>& w, char* base, bool copies_x, bool widens_weights) {
   using Real = typename S::Real;
-  constexpr bool kWidens = sizeof(Element) == 2;
   std::size_t used = 0;
   const auto take = [&](std::int64_t count, std::size_t size) {
     char* p = base ? base + used : nullptr;
@@ -54,8 +53,8 @@ std::size_t lay_out(ProjectionWorkspace<typename S::Real>& w, char* base) {
     return p;
   };
   w.sums = reinterpret_cast<Real*>(take(kRowsPerTask * kColumnsPerTask<S>, sizeof(Real)));
-  w.x = reinterpret_cast<Real*>(take(kWidens ? kRowsPerTask * kDepthPerBlock : 0, sizeof(Real)));
-  w.weights = reinterpret_cast<Real*>(take(kWidens ? kDepthPerBlock * kColumnsPerPanel<S> : 0, sizeof(Real)));
+  w.x = reinterpret_cast<Real*>(take(copies_x ? kRowsPerTask * kDepthPerBlock : 0, sizeof(Real)));
+  w.weights = reinterpret_cast<Real*>(take(widens_weights ? kDepthPerBlock * kColumnsPerPanel<S> : 0, sizeof(Real)));
   w.rows = reinterpret_cast<const Real**>(take(kRowsPerTask, sizeof(Real*)));
   return used;
 }
@@ -187,22 +186,22 @@ struct PanelPlace {
   const void* weights;  // (depth, lanes) from depth `from` on
 };
 
-template <class S, class Element>
+template <class S, class Word>
 PanelPlace panel_at(const ProjectionTask& task, std::int64_t column, std::int64_t from) {
   const std::int64_t left = task.num_columns - column;
   const std::int64_t columns = left < kColumnsPerPanel<S> ? left : kColumnsPerPanel<S>;
   const std::int64_t lanes = (columns + S::kLanes - 1) / S::kLanes * S::kLanes;
-  return {columns, lanes, static_cast<const Element*>(task.panels) + column * task.d_in + from * lanes};
+  return {columns, lanes, static_cast<const Word*>(task.panels) + column * task.d_in + from * lanes};
 }
 
-// One task: for each block of depths its panels, for each panel its rows.
-template <class S, class Element>
-void project(const ProjectionTask& task) {
+// One task: for each block of depths its panels, for each panel its rows. A Word is what a tile multiplies: a number, or
+// a pair of them; d_in counts words. x_row(i, from, depth) gives words [from, from + depth) of row i of x.
+template <class S, class Word, class Element, class Row>
+[[gnu::always_inline]] inline void project_words(const ProjectionTask& task,
+                                                 const ProjectionWorkspace<typename S::Real>& w, const Row& x_row) {
   using Real = typename S::Real;
-  constexpr bool kWidens = sizeof(Element) == 2;
+  constexpr bool kWidens = sizeof(Word) == 2;
   constexpr std::int64_t kColumns = kColumnsPerPanel<S>;
-  ProjectionWorkspace<Real> w;
-  lay_out<S, Element>(w, static_cast<char*>(task.workspace));
   const std::int64_t sums_step = (task.num_columns + S::kLanes - 1) / S::kLanes * S::kLanes;
   const bool few = task.num_rows <= kTileRows<S>;  // they pass over a panel once: nothing is gained by small blocks
   const std::int64_t most = few ? kRowsPerTask * kDepthPerBlock / task.num_rows : kDepthPerBlock;
@@ -212,23 +211,15 @@ void project(const ProjectionTask& task) {
   for (std::int64_t from = 0; from < task.d_in; from += block) {
     const bool last = from + block >= task.d_in;
     const std::int64_t depth = last ? task.d_in - from : block;
-    for (std::int64_t i = 0; i < task.num_rows; ++i) {
-      const auto* row = static_cast<const Element*>(task.x_rows[i]) + from;
-      if constexpr (kWidens) {
-        widen_rows<S>(row, 0, 1, depth, w.x + i * depth);
-        w.rows[i] = w.x + i * depth;
-      } else {
-        w.rows[i] = row;
-      }
-    }
+    for (std::int64_t i = 0; i < task.num_rows; ++i) w.rows[i] = x_row(i, from, depth);
     for (std::int64_t column = 0, end = 0; column < task.num_columns; column = end) {
-      const PanelPlace panel = panel_at<S, Element>(task, column, from);
-      const auto* weights = static_cast<const Element*>(panel.weights);
+      const PanelPlace panel = panel_at<S, Word>(task, column, from);
+      const auto* weights = static_cast<const Word*>(panel.weights);
       end = column + panel.columns;
-      const void* next = end < task.num_columns ? panel_at<S, Element>(task, end, from).weights
+      const void* next = end < task.num_columns ? panel_at<S, Word>(task, end, from).weights
                          : last                 ? task.next_panels
-                                                : panel_at<S, Element>(task, 0, from + block).weights;
-      const std::int64_t bytes = panel.lanes * static_cast<std::int64_t>(sizeof(Element));
+                                                : panel_at<S, Word>(task, 0, from + block).weights;
+      const std::int64_t bytes = panel.lanes * static_cast<std::int64_t>(sizeof(Word));
       const ProductArgs<Real> args{.rows = w.rows,
                                    .panel_step = kColumns * task.d_in,
                                    .depth = depth,
@@ -249,17 +240,33 @@ void project(const ProjectionTask& task) {
       const std::int64_t whole = (task.num_columns - column) / kColumns;
       if (task.num_rows == 1 && whole >= 2) {
         const std::int64_t panels = whole < kPanelsPerTile ? whole : kPanelsPerTile;
-        multiply_one_row<S, Element, kPanelsPerTile>(args, weights, panels);
+        multiply_one_row<S, Word, kPanelsPerTile>(args, weights, panels);
         end = column + panels * kColumns;
         store(0, 1);
       } else if (kWidens && !few) {
         widen_rows<S>(weights, panel.lanes, depth, panel.lanes, w.weights);
         multiply_panel<S, Real, kColumnVecs<S>>(args, w.weights, panel.lanes / S::kLanes, task.num_rows, store);
       } else {
-        multiply_panel<S, Element, kColumnVecs<S>>(args, weights, panel.lanes / S::kLanes, task.num_rows, store);
+        multiply_panel<S, Word, kColumnVecs<S>>(args, weights, panel.lanes / S::kLanes, task.num_rows, store);
       }
     }
   }
+}
+
+template <class S, class Element>
+void project(const ProjectionTask& task) {
+  using Real = typename S::Real;
+  ProjectionWorkspace<Real> w;
+  lay_out<S>(w, static_cast<char*>(task.workspace), sizeof(Element) == 2, sizeof(Element) == 2);
+  project_words<S, Element, Element>(task, w, [&](std::int64_t i, std::int64_t from, std::int64_t depth) -> const Real* {
+    const auto* row = static_cast<const Element*>(task.x_rows[i]) + from;
+    if constexpr (sizeof(Element) == 2) {
+      widen_rows<S>(row, 0, 1, depth, w.x + i * depth);
+      return w.x + i * depth;
+    } else {
+      return row;
+    }
+  });
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ template <class S, class Element>
 constexpr ProjectionKernels projection_of() {
   return ProjectionKernels{
       .lanes = S::kLanes,
+      .depth_step = 1,
       .columns_per_panel = kColumnsPerPanel<S>,
       .columns_per_task = kColumnsPerTask<S>,
       .rows_per_tile = kTileRows<S>,
@@ -37,7 +38,7 @@ constexpr ProjectionKernels projection_of() {
       .workspace_bytes =
           [] {
             ProjectionWorkspace<typename S::Real> w;
-            return lay_out<S, Element>(w, nullptr);
+            return lay_out<S>(w, nullptr, sizeof(Element) == 2, sizeof(Element) == 2);
           },
       .pack = pack_panel<S, Element>,
       .project = project<S, Element>,

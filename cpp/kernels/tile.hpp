@@ -7,6 +7,9 @@
 namespace headway {
 namespace {
 
+// A number that a function body takes as a constant.
+template <int n> struct Constant { static constexpr int value = n; };
+
 // acc (kRows, kVecs vectors) += A (kRows, depth) . B (depth, lanes). A is read where it lies and broadcast element by
 // element: A[i][n] = a[i * a_row_step + n * a_depth_step]. Each sum is one chain of FMAs in ascending depth. Vectors
 // before kFirst stay as they are.
