@@ -52,15 +52,16 @@ class Projection:
     that follows; and it has none for bfloat16.
 
     Every number of the result is one sum in ascending order of the d_in products, each added in one
-    fused step (where the instruction set has it; "scalar" rounds the product first), and then the
-    bias. It is made in float64 for float64, else in float32, and rounded once. So the bits of a row
+    fused step (where the instruction set has it; "scalar" rounds the product first; of bfloat16,
+    "avx512bf16" adds two products in a step and "amx" 32), and then the bias. It is made in float64 for float64, else in float32, and rounded once. So the bits of a row
     depend on that row, the weight, the bias, the dtype and the instruction set; not on the number
     of rows, the batch, the strides or the number of threads. NaN and infinity stay in their row.
+    "avx512bf16" and "amx" read subnormal numbers as 0.
 
     Memory: the weight twice, as it is shown and packed, the packed columns padded to whole vectors
     (of 16 for float32 and 16-bit numbers, of 8 for float64, or less). The first call packs it, and
     the first call after ``set_isa`` with an instruction set that was not used before packs it for
-    that one as well. A call takes a workspace of less than 1 MB for each thread.
+    that one as well. A call takes a workspace of less than 2 MB for each thread.
 
     A Projection may be called from several threads at once. It can be copied and pickled; the
     packed weight is made anew.
