@@ -46,8 +46,10 @@ std::uint64_t sum_block(const std::uint64_t* block) {
 
 std::optional<double> burst_peak(double seconds, int threads, ElementKind kind,
                                  const std::function<bool()>& interrupted) {
-  const auto burst = kernels().bursts[static_cast<int>(kind)];
-  if (burst == nullptr) return std::nullopt;
+  const KernelTable* table = &kernels();
+  while (table != nullptr && table->bursts[static_cast<int>(kind)] == nullptr) table = table->base;
+  if (table == nullptr) return std::nullopt;
+  const auto burst = table->bursts[static_cast<int>(kind)];
   constexpr std::int64_t kRounds = 200000;
   std::vector<double> done(static_cast<std::size_t>(threads));
   return best_rate(seconds, [&] {

@@ -1,5 +1,6 @@
 // The kernels of amx: bfloat16 alone; avx512bf16 serves for the rest.
 #include "pairs_tile.hpp"
+#include "peak_pairs.hpp"
 #include "projection_tile.hpp"
 
 namespace headway {
@@ -9,7 +10,7 @@ extern const KernelTable kAmxTable = {
     .base = &kAvx512Bf16Table,
     .kinds = {{}, {}, {}, pair_kernels<TilePairs>()},
     .projections = {{}, {}, {}, tile_projection()},
-    .bursts = {},
+    .bursts = {nullptr, nullptr, nullptr, tile_burst},
 };
 
 }  // namespace headway

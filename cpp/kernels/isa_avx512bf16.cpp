@@ -1,4 +1,5 @@
 // The kernels of avx512bf16: bfloat16 alone; avx512 serves for the rest.
+#include "peak_pairs.hpp"
 #include "projection_pairs.hpp"
 
 namespace headway {
@@ -8,7 +9,7 @@ extern const KernelTable kAvx512Bf16Table = {
     .base = &kAvx512Table,
     .kinds = {{}, {}, {}, pair_kernels<DotPairs>()},
     .projections = {{}, {}, {}, pair_projection()},
-    .bursts = {},
+    .bursts = {nullptr, nullptr, nullptr, dot_burst},
 };
 
 }  // namespace headway
