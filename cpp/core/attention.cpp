@@ -124,8 +124,9 @@ class Run {
   double* sums(std::int64_t slot) const { return reinterpret_cast<double*>(memory(slot) + workspace_ + numbers_); }
 
   void finish(const AttentionTask& task, const TaskPlace& place, std::int64_t slot) const {
+    if (problem.lse.data == nullptr) return kernels.finish(task, nullptr, nullptr);
     kernels.finish(task, references(slot), sums(slot));
-    if (problem.lse.data != nullptr) store_lse(problem, place, references(slot), sums(slot));
+    store_lse(problem, place, references(slot), sums(slot));
   }
 
   const AttentionProblem& problem;

@@ -47,8 +47,8 @@ struct KindKernels {
   void (*begin)(const AttentionTask& task);
   void (*attend_span)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end);
   void (*join)(const AttentionTask& total, const AttentionTask& part);
-  // Writes the context rows; reference and sum get num_rows values each: lse = reference + log(sum),
-  // and sum = 0 for a row that saw nothing.
+  // Writes the context rows; reference and sum, unless they are null, get num_rows values each:
+  // lse = reference + log(sum), and sum = 0 for a row that saw nothing.
   void (*finish)(const AttentionTask& task, double* reference, double* sum);
   void (*store_scores)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end, ScoreStage stage);
 };

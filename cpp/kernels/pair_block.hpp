@@ -102,7 +102,7 @@ void begin_pairs(const AttentionTask& task) {
     }
     load_transposed<S>(words, count, depth / 2, panel.queries + lane, panel.vecs * S::kLanes);
   });
-  const double factor = SplitScale<float>(task.scale).queries;
+  const double factor = w.split.queries;
   if (factor == 1) return;
   for (int p = 0; p < w.num_panels; ++p) {
     auto* queries = reinterpret_cast<BFloat16*>(w.panels[p].queries);

@@ -156,7 +156,6 @@ template <class Products>
 void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
   [[maybe_unused]] const typename Products::Session session;
   auto& w = pair_workspace_of(task);
-  const SoftmaxScale<float> scale(task.scale);
   walk_span<VecF32, BFloat16>(
       task, key_begin, key_end,
       [&](std::int64_t begin, std::int64_t count) {
@@ -164,7 +163,7 @@ void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::i
         return load_pairs<Products>(task, begin, count, key_begin, seen_by_all < 0 ? 0 : seen_by_all);
       },
       [&](const PairBlock& block, Panel<float>& panel, Softmax<float>& state) {
-        PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, scale, {}};
+        PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, w.scale, {}};
         attend_pairs<Products>(args);
       });
 }

@@ -25,6 +25,8 @@ template <class Real>
 struct Workspace {
   Panel<Real> panels[kPanelsPerTask];
   int num_panels;
+  SplitScale<Real> split{1};      // the task's scale
+  SoftmaxScale<Real> scale{1};    // likewise
   Real* weights;  // (kKeysPerBlock, lanes): weights of one block, or its scores
   Real* keys;     // (kKeysPerBlock, head_dim): 16-bit keys, widened
   Real* values;   // (kKeysPerBlock, value_dim): 16-bit values, widened
@@ -99,6 +101,8 @@ template <class S, class Element, class Pack>
 [[gnu::always_inline]] inline void cut_panels(const AttentionTask& task, Workspace<typename S::Real>& w,
                                               const Pack& pack) {
   w.num_panels = 0;
+  w.split = SplitScale<typename S::Real>(task.scale);
+  w.scale = SoftmaxScale<typename S::Real>(w.split);
   std::int64_t rows_left = task.num_rows;
   RowCursor row(task.first_row, task.group);
   for (auto& panel : w.panels) {
@@ -133,7 +137,7 @@ void begin_task(const AttentionTask& task) {
   cut_panels<S, Element>(task, w, [&](auto& panel, int lane, const auto& rows, int count) {
     load_transposed<S>(rows, count, task.head_dim, panel.queries + lane, panel.vecs * S::kLanes);
   });
-  const double factor = SplitScale<typename S::Real>(task.scale).queries;
+  const double factor = w.split.queries;
   if (factor == 1) return;
   for (int p = 0; p < w.num_panels; ++p) {
     for (std::int64_t i = 0; i < task.head_dim * w.panels[p].vecs * S::kLanes; ++i) {

@@ -236,9 +236,8 @@ template <class S, class Element, class Load, class Attend>
       attend(block, panel, joins[p] ? panel.span : panel.total);
     }
   }
-  const SoftmaxScale<typename S::Real> scale(task.scale);
   for (int p = 0; p < w.num_panels; ++p) {
-    if (joins[p]) join<S>(w.panels[p].total, w.panels[p].span, scale, task.value_dim, w.panels[p].vecs * S::kLanes);
+    if (joins[p]) join<S>(w.panels[p].total, w.panels[p].span, w.scale, task.value_dim, w.panels[p].vecs * S::kLanes);
   }
 }
 
@@ -247,7 +246,6 @@ template <class S, class Element>
 void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
   using Real = typename S::Real;
   auto& w = workspace_of<S>(task);
-  const SoftmaxScale<Real> scale(task.scale);
   walk_span<S, Element>(
       task, key_begin, key_end,
       [&](std::int64_t begin, std::int64_t count) {
@@ -255,7 +253,7 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
       },
       [&](const KeyBlock<Real>& block, Panel<Real>& panel, Softmax<Real>& state) {
         const bool fetch = sizeof(Element) != 2 && task.cold && &panel == w.panels;
-        const TileArgs<Real> args{&task, &block, &panel, &state, w.weights, scale, fetch};
+        const TileArgs<Real> args{&task, &block, &panel, &state, w.weights, w.scale, fetch};
         with_vecs<S>(panel.vecs, [&](auto vecs) { attend_block<S, decltype(vecs)::value>(args, key_begin); });
       });
 }
@@ -265,13 +263,12 @@ template <class S>
 void join_tasks(const AttentionTask& total, const AttentionTask& part) {
   auto& to = workspace_of<S>(total);
   auto& from = workspace_of<S>(part);
-  const SoftmaxScale<typename S::Real> scale(total.scale);
   for (int p = 0; p < to.num_panels; ++p) {
-    join<S>(to.panels[p].total, from.panels[p].total, scale, total.value_dim, to.panels[p].vecs * S::kLanes);
+    join<S>(to.panels[p].total, from.panels[p].total, to.scale, total.value_dim, to.panels[p].vecs * S::kLanes);
   }
 }
 
-// context / sum -> the output rows; a row that saw nothing gives 0.
+// context / sum -> the output rows; a row that saw nothing gives 0. reference may be null where nobody asks.
 template <class S, class Element>
 void finish_task(const AttentionTask& task, double* reference, double* sum) {
   using Real = typename S::Real;
@@ -279,8 +276,8 @@ void finish_task(const AttentionTask& task, double* reference, double* sum) {
   for (int p = 0; p < w.num_panels; ++p) {
     auto& panel = w.panels[p];
     const int lanes = panel.vecs * S::kLanes;
-    for (std::int64_t i = 0; i < panel.num_rows; ++i) {
-      *reference++ = static_cast<double>(panel.total.reference[i]) * SplitScale<Real>(task.scale).rest;
+    for (std::int64_t i = 0; reference != nullptr && i < panel.num_rows; ++i) {
+      *reference++ = static_cast<double>(panel.total.reference[i]) * w.split.rest;
       *sum++ = static_cast<double>(panel.total.sum[i]);
     }
     alignas(64) Real inverse[S::kPanelVecs * S::kLanes];

@@ -34,7 +34,7 @@ void apply_stage(const TileArgs<typename S::Real>& args, ScoreStage stage) {
   using Vec = typename S::Vec;
   const Panel<Real>& panel = *args.panel;
   const int lanes = panel.vecs * S::kLanes;
-  const Vec scale = S::set1(static_cast<Real>(SplitScale<Real>(args.task->scale).rest));
+  const Vec scale = S::set1(static_cast<Real>(workspace_of<S>(*args.task).split.rest));
   const Vec hidden = S::set1(stage == ScoreStage::kWeights ? 0 : -static_cast<Real>(__builtin_inf()));
   for (int at = 0; at < lanes; at += S::kLanes) {
     const Vec limit = S::load(panel.limits + at);
@@ -69,8 +69,7 @@ void store_scores(const AttentionTask& task, std::int64_t key_begin, std::int64_
     const KeyBlock<Real> block = load_block<S, Element>(task, begin, count, key_begin, false);
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
-      TileArgs<Real> args{&task, &block, &panel, &panel.total, w.weights,
-                          SoftmaxScale<Real>(task.scale), false};
+      TileArgs<Real> args{&task, &block, &panel, &panel.total, w.weights, w.scale, false};
       with_vecs<S>(panel.vecs, [&](auto vecs) {
         constexpr int kVecs = decltype(vecs)::value;
         for (std::int64_t key = 0; key < count; key += kKeysPerGroup) store_products<S, kVecs, kKeysPerGroup>(args, key);

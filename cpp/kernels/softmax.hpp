@@ -52,9 +52,10 @@ struct SoftmaxScale {
   Real scale2;    // the scale's rest, times log2(e)
   Real headroom;  // from the reference to the bound
 
-  explicit SoftmaxScale(double scale)
-      : scale2(static_cast<Real>(SplitScale<Real>(scale).rest * 1.4426950408889634074)),
+  explicit SoftmaxScale(const SplitScale<Real>& scale)
+      : scale2(static_cast<Real>(scale.rest * 1.4426950408889634074)),
         headroom(static_cast<Real>(kRaiseBeyond) / scale2) {}
+  explicit SoftmaxScale(double scale) : SoftmaxScale(SplitScale<Real>(scale)) {}
 };
 
 // The running softmax of one panel: the context and three numbers per lane.
