@@ -38,22 +38,22 @@ template <class S, int kVecs, int kFirst, int kRows, bool kMasked>
   const std::int64_t head_dim = args.task->head_dim;
 
   Vec acc[kRows][kWide];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int j = 0; j < kWide; ++j) acc[i][j] = S::zero();
   }
   multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
                                  panel.queries + kLane, kLanes, head_dim);
 
   const Vec scale2 = S::set1(args.scale.scale2);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int group = 0; group < kRows; group += kKeysPerGroup) {
     if constexpr (kMasked) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int j = 0; j < kWide; ++j) {
         const Vec limit = S::load(panel.limits + kLane + j * S::kLanes);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
         for (int i = group; i < group + kKeysPerGroup; ++i) {
           const auto seen = S::not_less(limit, S::set1(static_cast<Real>(args.block->offset + key + i)));
           acc[i][j] = S::select(seen, acc[i][j], S::set1(-static_cast<Real>(__builtin_inf())));
@@ -63,26 +63,26 @@ template <class S, int kVecs, int kFirst, int kRows, bool kMasked>
 
     Vec largest[kWide];
     auto raised = S::greater(S::zero(), S::zero());
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int j = 0; j < kWide; ++j) {
       largest[j] = S::max(S::max(acc[group][j], acc[group + 1][j]), S::max(acc[group + 2][j], acc[group + 3][j]));
       raised = S::either(raised, S::greater(largest[j], S::load(args.state->bound + kLane + j * S::kLanes)));
     }
     if (__builtin_expect(S::any(raised), 0)) {
       alignas(64) Real products[kWide * S::kLanes];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int j = 0; j < kWide; ++j) S::store(products + j * S::kLanes, largest[j]);
       raise_reference<S, kWide>(*args.state, args.scale, products, kLane, args.weights, key + group,
                                 args.task->value_dim, kLanes);
     }
 
     Real* weights = args.weights + (key + group) * kLanes + kLane;
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int j = 0; j < kWide; ++j) {
       const Vec reference = S::load(args.state->reference + kLane + j * S::kLanes);
       Real* sums = args.state->sum + kLane + j * S::kLanes;
       Vec sum = S::load(sums);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int i = 0; i < kKeysPerGroup; ++i) {
         const Vec weight = exp2<S>(S::mul(S::sub(acc[group + i][j], reference), scale2));
         sum = S::add(sum, weight);
@@ -109,10 +109,10 @@ template <class S, int kVecs, int kFirst, int kRows>
   std::int64_t key = from;
   for (; key < edge; ++key) {
     const auto seen = S::not_less(limit, S::set1(static_cast<Real>(args.block->offset + key)));
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int i = 0; i < kRows; ++i) {
       const auto x = S::set1(values[key * args.block->value_stride + i]);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int j = kFirst; j < kVecs; ++j) {
         const auto weight = S::load(args.weights + key * kLanes + j * S::kLanes);
         acc[i][j] = j == kFirst ? S::fma_where(seen, x, weight, acc[i][j]) : S::fma(x, weight, acc[i][j]);
@@ -131,18 +131,18 @@ template <class S, int kVecs, int kRows>
   typename S::Real* context = args.state->context + d * kLanes;
   const typename S::Real* values = args.block->values + d;
   typename S::Vec acc[kRows][kVecs];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int j = 0; j < kVecs; ++j) {
       acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
     }
   }
   multiply_tile<S, kRows, kVecs>(acc, values, 1, args.block->value_stride, args.weights, kLanes, full);
   if (full < count) add_edge_keys<S, kVecs, 0, kRows>(acc, args, values, full, count);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
   }
 }

@@ -21,12 +21,12 @@ template <class S, int kRows, int kVecs, int kFirst = 0>
 #pragma GCC unroll 4
   for (std::int64_t n = 0; n < depth; ++n) {
     typename S::Vec lanes[kVecs];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int j = kFirst; j < kVecs; ++j) lanes[j] = S::load(b + n * b_depth_step + j * S::kLanes);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int i = 0; i < kRows; ++i) {
       const auto x = S::set1(a[i * a_row_step + n * a_depth_step]);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int j = kFirst; j < kVecs; ++j) acc[i][j] = S::fma(x, lanes[j], acc[i][j]);
     }
   }
@@ -55,12 +55,12 @@ template <class S>
 #pragma GCC unroll 8
     for (int round = 1; round < S::kLanes; round *= 2) {
       typename S::Vec t[S::kLanes];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int i = 0; i < kHalf; ++i) {
         t[2 * i] = S::zip_low(r[i], r[i + kHalf]);
         t[2 * i + 1] = S::zip_high(r[i], r[i + kHalf]);
       }
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int i = 0; i < S::kLanes; ++i) r[i] = t[i];
     }
   }
@@ -88,10 +88,10 @@ template <class S, class Element>
                                                          int count, int n, typename S::Real* matrix,
                                                          std::ptrdiff_t lane_stride) {
   typename S::Vec r[S::kLanes];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < S::kLanes; ++i) r[i] = i < count ? S::load_elements(rows[i] + at, n) : S::zero();
   transpose<S>(r);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < S::kLanes; ++i) {
     if (i < n) S::store(matrix + (at + i) * lane_stride, r[i]);
   }
@@ -102,12 +102,12 @@ template <class S, class Element>
                                                           std::int64_t at, int count, int n,
                                                           typename S::Vec factor, Element* const (&rows)[S::kLanes]) {
   typename S::Vec r[S::kLanes];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < S::kLanes; ++i) {
     r[i] = i < n ? S::mul(S::load(matrix + (at + i) * lane_stride), factor) : S::zero();
   }
   transpose<S>(r);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < S::kLanes; ++i) {
     if (i < count) S::store_elements(rows[i] + at, r[i], n);
   }
