@@ -162,7 +162,7 @@ void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::i
         const std::int64_t seen_by_all = w.panels[0].first_limit + 1 - begin;
         return load_pairs<Products>(task, begin, count, key_begin, seen_by_all < 0 ? 0 : seen_by_all);
       },
-      [&](const PairBlock& block, Panel<float>& panel, Softmax<float>& state) {
+      [&](const PairBlock& block, Panel<float>& panel, Softmax<float>& state, bool) {
         PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, w.scale, {}};
         attend_pairs<Products>(args);
       });

@@ -8,144 +8,10 @@
 // on the tile shapes below. A key that a row may not see adds nothing to it, not even 0 * v: v may be NaN.
 #pragma once
 
-#include "key_block.hpp"
+#include "attend_tile.hpp"
 
 namespace headway {
 namespace {
-
-// What a tile needs to know beside its registers.
-template <class Real>
-struct TileArgs {
-  const AttentionTask* task;
-  const KeyBlock<Real>* block;
-  const Panel<Real>* panel;
-  Softmax<Real>* state;
-  Real* weights;  // (kKeysPerBlock, lanes)
-  SoftmaxScale<Real> scale;
-  bool fetch;  // keys and values come from afar: fetch them ahead
-};
-
-// Scores of kRows keys from `key` on (in the block) for the vectors kFirst .. kVecs - 1 of the panel, and from them
-// the weights: the exponential follows the product while the scores are still in registers.
-template <class S, int kVecs, int kFirst, int kRows, bool kMasked>
-[[gnu::noinline]] void weigh_keys(const TileArgs<typename S::Real>& args, std::int64_t key) {
-  using Real = typename S::Real;
-  using Vec = typename S::Vec;
-  constexpr int kWide = kVecs - kFirst;
-  constexpr int kLanes = kVecs * S::kLanes;
-  constexpr int kLane = kFirst * S::kLanes;
-  const Panel<Real>& panel = *args.panel;
-  const std::int64_t head_dim = args.task->head_dim;
-
-  Vec acc[kRows][kWide];
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-    for (int j = 0; j < kWide; ++j) acc[i][j] = S::zero();
-  }
-  multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
-                                 panel.queries + kLane, kLanes, head_dim);
-
-  const Vec scale2 = S::set1(args.scale.scale2);
-#pragma GCC unroll 32
-  for (int group = 0; group < kRows; group += kKeysPerGroup) {
-    if constexpr (kMasked) {
-#pragma GCC unroll 32
-      for (int j = 0; j < kWide; ++j) {
-        const Vec limit = S::load(panel.limits + kLane + j * S::kLanes);
-#pragma GCC unroll 32
-        for (int i = group; i < group + kKeysPerGroup; ++i) {
-          const auto seen = S::not_less(limit, S::set1(static_cast<Real>(args.block->offset + key + i)));
-          acc[i][j] = S::select(seen, acc[i][j], S::set1(-static_cast<Real>(__builtin_inf())));
-        }
-      }
-    }
-
-    Vec largest[kWide];
-    auto raised = S::greater(S::zero(), S::zero());
-#pragma GCC unroll 32
-    for (int j = 0; j < kWide; ++j) {
-      largest[j] = S::max(S::max(acc[group][j], acc[group + 1][j]), S::max(acc[group + 2][j], acc[group + 3][j]));
-      raised = S::either(raised, S::greater(largest[j], S::load(args.state->bound + kLane + j * S::kLanes)));
-    }
-    if (__builtin_expect(S::any(raised), 0)) {
-      alignas(64) Real products[kWide * S::kLanes];
-#pragma GCC unroll 32
-      for (int j = 0; j < kWide; ++j) S::store(products + j * S::kLanes, largest[j]);
-      raise_reference<S, kWide>(*args.state, args.scale, products, kLane, args.weights, key + group,
-                                args.task->value_dim, kLanes);
-    }
-
-    Real* weights = args.weights + (key + group) * kLanes + kLane;
-#pragma GCC unroll 32
-    for (int j = 0; j < kWide; ++j) {
-      const Vec reference = S::load(args.state->reference + kLane + j * S::kLanes);
-      Real* sums = args.state->sum + kLane + j * S::kLanes;
-      Vec sum = S::load(sums);
-#pragma GCC unroll 32
-      for (int i = 0; i < kKeysPerGroup; ++i) {
-        const Vec weight = exp2<S>(S::mul(S::sub(acc[group + i][j], reference), scale2));
-        sum = S::add(sum, weight);
-        S::store(weights + i * kLanes + j * S::kLanes, weight);
-      }
-      S::store(sums, sum);
-    }
-  }
-}
-
-// acc (kRows, kVecs) += v (keys, kRows)^T . weights (keys, lanes) over keys [from, edge), of which the lanes of vector
-// kFirst see a part (they are added under their mask), earlier vectors nothing, later vectors all.
-template <class S, int kVecs, int kFirst, int kRows>
-[[gnu::always_inline]] inline void add_edge_keys(typename S::Vec (&acc)[kRows][kVecs],
-                                                 const TileArgs<typename S::Real>& args,
-                                                 const typename S::Real* values, std::int64_t from,
-                                                 std::int64_t count) {
-  using Real = typename S::Real;
-  constexpr int kLanes = kVecs * S::kLanes;
-  const Real* limits = args.panel->limits + kFirst * S::kLanes;
-  std::int64_t edge = static_cast<std::int64_t>(limits[S::kLanes - 1]) + 1 - args.block->offset;
-  edge = edge < count ? edge : count;
-  const auto limit = S::load(limits);
-  std::int64_t key = from;
-  for (; key < edge; ++key) {
-    const auto seen = S::not_less(limit, S::set1(static_cast<Real>(args.block->offset + key)));
-#pragma GCC unroll 32
-    for (int i = 0; i < kRows; ++i) {
-      const auto x = S::set1(values[key * args.block->value_stride + i]);
-#pragma GCC unroll 32
-      for (int j = kFirst; j < kVecs; ++j) {
-        const auto weight = S::load(args.weights + key * kLanes + j * S::kLanes);
-        acc[i][j] = j == kFirst ? S::fma_where(seen, x, weight, acc[i][j]) : S::fma(x, weight, acc[i][j]);
-      }
-    }
-  }
-  if constexpr (kFirst + 1 < kVecs) add_edge_keys<S, kVecs, kFirst + 1, kRows>(acc, args, values, key, count);
-}
-
-// Context rows [d, d + kRows) (kRows, lanes) += values (count, kRows)^T . weights (count, lanes). The first `full`
-// keys are seen by every lane.
-template <class S, int kVecs, int kRows>
-[[gnu::noinline]] void add_context(const TileArgs<typename S::Real>& args, std::int64_t d, std::int64_t full,
-                                   std::int64_t count) {
-  constexpr int kLanes = kVecs * S::kLanes;
-  typename S::Real* context = args.state->context + d * kLanes;
-  const typename S::Real* values = args.block->values + d;
-  typename S::Vec acc[kRows][kVecs];
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-    for (int j = 0; j < kVecs; ++j) {
-      acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
-    }
-  }
-  multiply_tile<S, kRows, kVecs>(acc, values, 1, args.block->value_stride, args.weights, kLanes, full);
-  if (full < count) add_edge_keys<S, kVecs, 0, kRows>(acc, args, values, full, count);
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-    for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
-  }
-}
 
 // Masked groups of keys from `key` to `count`, with the first vector that has a lane seeing the group's first key as a
 // constant. Where only the last vector is left, two groups make a tile, so that enough sums are under way.
@@ -166,16 +32,16 @@ template <class S, int kVecs, int kFirst>
 }
 
 // Tiles of kRows context rows, then the remainder in ever fewer rows.
-template <class S, int kVecs, int kRows>
+template <class S, int kVecs, int kRows, bool kFetch>
 [[gnu::always_inline]] inline void add_all_context(const TileArgs<typename S::Real>& args, std::int64_t d,
                                                    std::int64_t full, std::int64_t count) {
-  for (; d + kRows <= args.task->value_dim; d += kRows) add_context<S, kVecs, kRows>(args, d, full, count);
+  for (; d + kRows <= args.task->value_dim; d += kRows) add_context<S, kVecs, kRows, kFetch>(args, d, full, count);
   constexpr int kFewer = kRows > 4 ? (kRows > 8 ? 8 : 4) : kRows / 2;
-  if constexpr (kRows > 1) add_all_context<S, kVecs, kFewer>(args, d, full, count);
+  if constexpr (kRows > 1) add_all_context<S, kVecs, kFewer, kFetch>(args, d, full, count);
 }
 
-// Fetches ahead what the tiles will read after `count` keys from `key` on: the keys some rows further on, and these
-// keys' values, whose columns the context tiles walk down in steps that no hardware prefetcher follows.
+// What the tiles of a wide panel read after `count` keys from `key` on, all at once: the keys some rows further on, and
+// these keys' values, whose columns the context tiles walk down in steps that no hardware prefetcher follows.
 template <class Real>
 [[gnu::always_inline]] inline void fetch_ahead(const TileArgs<Real>& args, std::int64_t key, std::int64_t count) {
   constexpr std::int64_t kAhead = 16;
@@ -188,10 +54,12 @@ template <class Real>
 }
 
 // One block of keys for one panel.
-template <class S, int kVecs>
+template <class S, int kVecs, bool kFetch>
 void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begin) {
   constexpr int kScoreRows = S::kAccumulators / kVecs / kKeysPerGroup * kKeysPerGroup;
   constexpr int kContextRows = S::kContextAccumulators / kVecs;
+  // One or two vectors multiply too little for each key to outlast a burst of fetches: theirs go with the products.
+  constexpr bool kFine = kFetch && kVecs <= 2;
   const auto& panel = *args.panel;
   const std::int64_t begin = span_begin + args.block->offset;
   const auto clamp = [&](std::int64_t n) { return n < 0 ? 0 : n > args.block->count ? args.block->count : n; };
@@ -201,17 +69,17 @@ void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begi
 
   std::int64_t key = 0;
   for (; key + kScoreRows <= full; key += kScoreRows) {
-    if (args.fetch) fetch_ahead(args, key, kScoreRows);
-    weigh_keys<S, kVecs, 0, kScoreRows, false>(args, key);
+    if (kFetch && !kFine) fetch_ahead(args, key, kScoreRows);
+    weigh_keys<S, kVecs, 0, kScoreRows, false, kFine>(args, key);
   }
   for (; key + kKeysPerGroup <= full; key += kKeysPerGroup) weigh_keys<S, kVecs, 0, kKeysPerGroup, false>(args, key);
   weigh_edge_keys<S, kVecs, 0>(args, key, count);
-  add_all_context<S, kVecs, kContextRows>(args, 0, full, count);
+  add_all_context<S, kVecs, kContextRows, kFine>(args, 0, full, count);
   args.state->started = true;
 }
 
 // Walks over keys [key_begin, key_end), one span: load(begin, count) makes each block of keys ready, attend(block, panel,
-// state) then adds it to each panel of the task.
+// state, last) then adds it to each panel of the task; last says that no block follows.
 template <class S, class Element, class Load, class Attend>
 [[gnu::always_inline]] inline void walk_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end,
                                              const Load& load, const Attend& attend) {
@@ -233,7 +101,7 @@ template <class S, class Element, class Load, class Attend>
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
       if (panel.last_limit < begin + count) prefetch_rows<Element>(task, panel.first_row, panel.num_rows);
-      attend(block, panel, joins[p] ? panel.span : panel.total);
+      attend(block, panel, joins[p] ? panel.span : panel.total, begin + count == key_end);
     }
   }
   for (int p = 0; p < w.num_panels; ++p) {
@@ -251,10 +119,17 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
       [&](std::int64_t begin, std::int64_t count) {
         return load_block<S, Element>(task, begin, count, key_begin, task.value_dim > 0);
       },
-      [&](const KeyBlock<Real>& block, Panel<Real>& panel, Softmax<Real>& state) {
-        const bool fetch = sizeof(Element) != 2 && task.cold && &panel == w.panels;
-        const TileArgs<Real> args{&task, &block, &panel, &state, w.weights, w.scale, fetch};
-        with_vecs<S>(panel.vecs, [&](auto vecs) { attend_block<S, decltype(vecs)::value>(args, key_begin); });
+      [&](const KeyBlock<Real>& block, Panel<Real>& panel, Softmax<Real>& state, bool last) {
+        const TileArgs<Real> args{&task, &block, &panel, &state, w.weights, w.scale,
+                                  block.keys + (last ? 0 : block.count * block.key_stride)};
+        with_vecs<S>(panel.vecs, [&](auto vecs) {
+          constexpr int kVecs = decltype(vecs)::value;
+          if (sizeof(Element) != 2 && task.cold && &panel == w.panels) {
+            attend_block<S, kVecs, true>(args, key_begin);
+          } else {
+            attend_block<S, kVecs, false>(args, key_begin);
+          }
+        });
       });
 }
 

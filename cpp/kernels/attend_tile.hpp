@@ -1,0 +1,176 @@
+// The two tiles of the loop in prefill.hpp: scores and weights of some keys, and what these keys add to the context.
+#pragma once
+
+#include "key_block.hpp"
+
+namespace headway {
+namespace {
+
+// What a tile needs to know beside its registers.
+template <class Real>
+struct TileArgs {
+  const AttentionTask* task;
+  const KeyBlock<Real>* block;
+  const Panel<Real>* panel;
+  Softmax<Real>* state;
+  Real* weights;  // (kKeysPerBlock, lanes)
+  SoftmaxScale<Real> scale;
+  const Real* next_keys;  // of the block that comes next: what a cold task fetches ahead
+};
+
+// Asks for the cache line at p, to be read from the second cache level: a block of keys is too large for the first.
+[[gnu::always_inline]] inline void fetch_line(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+// Scores of kRows keys from `key` on (in the block) for the vectors kFirst .. kVecs - 1 of the panel, and from them
+// the weights: the exponential follows the product while the scores are still in registers.
+template <class S, int kVecs, int kFirst, int kRows, bool kMasked, bool kFetch = false>
+[[gnu::noinline]] void weigh_keys(const TileArgs<typename S::Real>& args, std::int64_t key) {
+  using Real = typename S::Real;
+  using Vec = typename S::Vec;
+  constexpr int kWide = kVecs - kFirst;
+  constexpr int kLanes = kVecs * S::kLanes;
+  constexpr int kLane = kFirst * S::kLanes;
+  const Panel<Real>& panel = *args.panel;
+  const std::int64_t head_dim = args.task->head_dim;
+
+  Vec acc[kRows][kWide];
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kWide; ++j) acc[i][j] = S::zero();
+  }
+  const auto multiply = [&](const auto& fetch) {
+    multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
+                                   panel.queries + kLane, kLanes, head_dim, fetch);
+  };
+  if constexpr (kFetch) {
+    // Beside the product with these keys: their values, a cache line at a time.
+    constexpr int kPerLine = 64 / sizeof(Real);
+    const Real* values = args.block->values + key * args.block->value_stride;
+    multiply([&](std::int64_t n) {
+      const std::int64_t row = n % kPerLine;
+      if (row < kRows) fetch_line(values + row * args.block->value_stride + n - row);
+    });
+  } else {
+    multiply(NoFetch{});
+  }
+
+  const Vec scale2 = S::set1(args.scale.scale2);
+#pragma GCC unroll 32
+  for (int group = 0; group < kRows; group += kKeysPerGroup) {
+    if constexpr (kMasked) {
+#pragma GCC unroll 32
+      for (int j = 0; j < kWide; ++j) {
+        const Vec limit = S::load(panel.limits + kLane + j * S::kLanes);
+#pragma GCC unroll 32
+        for (int i = group; i < group + kKeysPerGroup; ++i) {
+          const auto seen = S::not_less(limit, S::set1(static_cast<Real>(args.block->offset + key + i)));
+          acc[i][j] = S::select(seen, acc[i][j], S::set1(-static_cast<Real>(__builtin_inf())));
+        }
+      }
+    }
+
+    Vec largest[kWide];
+    auto raised = S::greater(S::zero(), S::zero());
+#pragma GCC unroll 32
+    for (int j = 0; j < kWide; ++j) {
+      largest[j] = S::max(S::max(acc[group][j], acc[group + 1][j]), S::max(acc[group + 2][j], acc[group + 3][j]));
+      raised = S::either(raised, S::greater(largest[j], S::load(args.state->bound + kLane + j * S::kLanes)));
+    }
+    if (__builtin_expect(S::any(raised), 0)) {
+      alignas(64) Real products[kWide * S::kLanes];
+#pragma GCC unroll 32
+      for (int j = 0; j < kWide; ++j) S::store(products + j * S::kLanes, largest[j]);
+      raise_reference<S, kWide>(*args.state, args.scale, products, kLane, args.weights, key + group,
+                                args.task->value_dim, kLanes);
+    }
+
+    Real* weights = args.weights + (key + group) * kLanes + kLane;
+#pragma GCC unroll 32
+    for (int j = 0; j < kWide; ++j) {
+      const Vec reference = S::load(args.state->reference + kLane + j * S::kLanes);
+      Real* sums = args.state->sum + kLane + j * S::kLanes;
+      Vec sum = S::load(sums);
+#pragma GCC unroll 32
+      for (int i = 0; i < kKeysPerGroup; ++i) {
+        const Vec weight = exp2<S>(S::mul(S::sub(acc[group + i][j], reference), scale2));
+        sum = S::add(sum, weight);
+        S::store(weights + i * kLanes + j * S::kLanes, weight);
+      }
+      S::store(sums, sum);
+    }
+  }
+}
+
+// acc (kRows, kVecs) += v (keys, kRows)^T . weights (keys, lanes) over keys [from, edge), of which the lanes of vector
+// kFirst see a part (they are added under their mask), earlier vectors nothing, later vectors all.
+template <class S, int kVecs, int kFirst, int kRows>
+[[gnu::always_inline]] inline void add_edge_keys(typename S::Vec (&acc)[kRows][kVecs],
+                                                 const TileArgs<typename S::Real>& args,
+                                                 const typename S::Real* values, std::int64_t from,
+                                                 std::int64_t count) {
+  using Real = typename S::Real;
+  constexpr int kLanes = kVecs * S::kLanes;
+  const Real* limits = args.panel->limits + kFirst * S::kLanes;
+  std::int64_t edge = static_cast<std::int64_t>(limits[S::kLanes - 1]) + 1 - args.block->offset;
+  edge = edge < count ? edge : count;
+  const auto limit = S::load(limits);
+  std::int64_t key = from;
+  for (; key < edge; ++key) {
+    const auto seen = S::not_less(limit, S::set1(static_cast<Real>(args.block->offset + key)));
+#pragma GCC unroll 32
+    for (int i = 0; i < kRows; ++i) {
+      const auto x = S::set1(values[key * args.block->value_stride + i]);
+#pragma GCC unroll 32
+      for (int j = kFirst; j < kVecs; ++j) {
+        const auto weight = S::load(args.weights + key * kLanes + j * S::kLanes);
+        acc[i][j] = j == kFirst ? S::fma_where(seen, x, weight, acc[i][j]) : S::fma(x, weight, acc[i][j]);
+      }
+    }
+  }
+  if constexpr (kFirst + 1 < kVecs) add_edge_keys<S, kVecs, kFirst + 1, kRows>(acc, args, values, key, count);
+}
+
+// Context rows [d, d + kRows) (kRows, lanes) += values (count, kRows)^T . weights (count, lanes). The first `full`
+// keys are seen by every lane.
+template <class S, int kVecs, int kRows, bool kFetch>
+[[gnu::noinline]] void add_context(const TileArgs<typename S::Real>& args, std::int64_t d, std::int64_t full,
+                                   std::int64_t count) {
+  constexpr int kLanes = kVecs * S::kLanes;
+  typename S::Real* context = args.state->context + d * kLanes;
+  const typename S::Real* values = args.block->values + d;
+  typename S::Vec acc[kRows][kVecs];
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kVecs; ++j) {
+      acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
+    }
+  }
+  const auto multiply = [&](const auto& fetch) {
+    multiply_tile<S, kRows, kVecs>(acc, values, 1, args.block->value_stride, args.weights, kLanes, full, fetch);
+  };
+  if constexpr (kFetch) {
+    // Beside the product with these columns of the values: the same columns of the next block's keys.
+    constexpr int kPerLine = 64 / sizeof(typename S::Real);
+    const std::int64_t first = (kPerLine - d % kPerLine) % kPerLine;
+    const typename S::Real* keys = args.next_keys + d + first;
+    multiply([&](std::int64_t n) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; i += kPerLine) {
+        if (first + i < kRows) fetch_line(keys + n * args.block->key_stride + i);
+      }
+    });
+  } else {
+    multiply(NoFetch{});
+  }
+  if (full < count) add_edge_keys<S, kVecs, 0, kRows>(acc, args, values, full, count);
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
+  }
+}
+
+}  // namespace
+}  // namespace headway
