@@ -18,8 +18,32 @@ struct TileArgs {
   const Real* next_keys;  // of the block that comes next: what a cold task fetches ahead
 };
 
-// Asks for the cache line at p, to be read from the second cache level: a block of keys is too large for the first.
-[[gnu::always_inline]] inline void fetch_line(const void* p) { __builtin_prefetch(p, 0, 2); }
+// Asks for rows of `width` elements in their order, kStep elements at each call, whole cache lines. They are to be read
+// from the second cache level: a block of keys is too large for the first.
+template <class Real, int kStep>
+struct RowFetch {
+  static constexpr int kPerLine = 64 / sizeof(Real);
+  const Real* row;
+  std::ptrdiff_t stride;
+  std::int64_t width;
+  std::int64_t at = 0;
+  int due = 0;
+
+  void operator()() {
+    due += kStep % kPerLine;
+    const int lines = kStep / kPerLine + (due >= kPerLine);
+    due %= kPerLine;
+#pragma GCC unroll 8
+    for (int i = 0; i < lines; ++i) {
+      __builtin_prefetch(row + at, 0, 2);
+      at += kPerLine;
+      if (at >= width) {
+        at = 0;
+        row += stride;
+      }
+    }
+  }
+};
 
 // Scores of kRows keys from `key` on (in the block) for the vectors kFirst .. kVecs - 1 of the panel, and from them
 // the weights: the exponential follows the product while the scores are still in registers.
@@ -44,13 +68,9 @@ template <class S, int kVecs, int kFirst, int kRows, bool kMasked, bool kFetch =
                                    panel.queries + kLane, kLanes, head_dim, fetch);
   };
   if constexpr (kFetch) {
-    // Beside the product with these keys: their values, a cache line at a time.
-    constexpr int kPerLine = 64 / sizeof(Real);
-    const Real* values = args.block->values + key * args.block->value_stride;
-    multiply([&](std::int64_t n) {
-      const std::int64_t row = n % kPerLine;
-      if (row < kRows) fetch_line(values + row * args.block->value_stride + n - row);
-    });
+    // Beside the product with these keys: their values.
+    const std::ptrdiff_t stride = args.block->value_stride;
+    multiply(RowFetch<Real, kStepsPerFetch * kRows>{args.block->values + key * stride, stride, args.task->value_dim});
   } else {
     multiply(NoFetch{});
   }
@@ -151,16 +171,10 @@ template <class S, int kVecs, int kRows, bool kFetch>
     multiply_tile<S, kRows, kVecs>(acc, values, 1, args.block->value_stride, args.weights, kLanes, full, fetch);
   };
   if constexpr (kFetch) {
-    // Beside the product with these columns of the values: the same columns of the next block's keys.
-    constexpr int kPerLine = 64 / sizeof(typename S::Real);
-    const std::int64_t first = (kPerLine - d % kPerLine) % kPerLine;
-    const typename S::Real* keys = args.next_keys + d + first;
-    multiply([&](std::int64_t n) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; i += kPerLine) {
-        if (first + i < kRows) fetch_line(keys + n * args.block->key_stride + i);
-      }
-    });
+    // Beside the product with these columns of the values: as large a part of the next block's keys.
+    const std::ptrdiff_t stride = args.block->key_stride;
+    const typename S::Real* row = args.next_keys + d * full / args.task->value_dim * stride;
+    multiply(RowFetch<typename S::Real, kStepsPerFetch * kRows>{row, stride, args.task->head_dim});
   } else {
     multiply(NoFetch{});
   }

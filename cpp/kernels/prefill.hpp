@@ -40,26 +40,11 @@ template <class S, int kVecs, int kRows, bool kFetch>
   if constexpr (kRows > 1) add_all_context<S, kVecs, kFewer, kFetch>(args, d, full, count);
 }
 
-// What the tiles of a wide panel read after `count` keys from `key` on, all at once: the keys some rows further on, and
-// these keys' values, whose columns the context tiles walk down in steps that no hardware prefetcher follows.
-template <class Real>
-[[gnu::always_inline]] inline void fetch_ahead(const TileArgs<Real>& args, std::int64_t key, std::int64_t count) {
-  constexpr std::int64_t kAhead = 16;
-  const KeyBlock<Real>& block = *args.block;
-  for (std::int64_t i = key; i < key + count && i < block.count; ++i) {
-    const std::int64_t ahead = i + kAhead < block.count ? i + kAhead : block.count - 1;
-    prefetch<false>(block.keys + ahead * block.key_stride, args.task->head_dim * static_cast<std::ptrdiff_t>(sizeof(Real)));
-    prefetch<false>(block.values + i * block.value_stride, args.task->value_dim * static_cast<std::ptrdiff_t>(sizeof(Real)));
-  }
-}
-
-// One block of keys for one panel.
+// One block of keys for one panel. kFetch: keys and values come from afar and are fetched ahead.
 template <class S, int kVecs, bool kFetch>
 void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begin) {
   constexpr int kScoreRows = S::kAccumulators / kVecs / kKeysPerGroup * kKeysPerGroup;
   constexpr int kContextRows = S::kContextAccumulators / kVecs;
-  // One or two vectors multiply too little for each key to outlast a burst of fetches: theirs go with the products.
-  constexpr bool kFine = kFetch && kVecs <= 2;
   const auto& panel = *args.panel;
   const std::int64_t begin = span_begin + args.block->offset;
   const auto clamp = [&](std::int64_t n) { return n < 0 ? 0 : n > args.block->count ? args.block->count : n; };
@@ -68,18 +53,15 @@ void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begi
   if (count == 0) return;
 
   std::int64_t key = 0;
-  for (; key + kScoreRows <= full; key += kScoreRows) {
-    if (kFetch && !kFine) fetch_ahead(args, key, kScoreRows);
-    weigh_keys<S, kVecs, 0, kScoreRows, false, kFine>(args, key);
-  }
+  for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false, kFetch>(args, key);
   for (; key + kKeysPerGroup <= full; key += kKeysPerGroup) weigh_keys<S, kVecs, 0, kKeysPerGroup, false>(args, key);
   weigh_edge_keys<S, kVecs, 0>(args, key, count);
-  add_all_context<S, kVecs, kContextRows, kFine>(args, 0, full, count);
+  add_all_context<S, kVecs, kContextRows, kFetch>(args, 0, full, count);
   args.state->started = true;
 }
 
 // Walks over keys [key_begin, key_end), one span: load(begin, count) makes each block of keys ready, attend(block, panel,
-// state, last) then adds it to each panel of the task; last says that no block follows.
+// state, last) then adds it to each panel of the task; last says that no key follows.
 template <class S, class Element, class Load, class Attend>
 [[gnu::always_inline]] inline void walk_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end,
                                              const Load& load, const Attend& attend) {
@@ -101,7 +83,7 @@ template <class S, class Element, class Load, class Attend>
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
       if (panel.last_limit < begin + count) prefetch_rows<Element>(task, panel.first_row, panel.num_rows);
-      attend(block, panel, joins[p] ? panel.span : panel.total, begin + count == key_end);
+      attend(block, panel, joins[p] ? panel.span : panel.total, visible_end <= begin + count);
     }
   }
   for (int p = 0; p < w.num_panels; ++p) {
@@ -124,7 +106,8 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
                                   block.keys + (last ? 0 : block.count * block.key_stride)};
         with_vecs<S>(panel.vecs, [&](auto vecs) {
           constexpr int kVecs = decltype(vecs)::value;
-          if (sizeof(Element) != 2 && task.cold && &panel == w.panels) {
+          if (sizeof(Element) != 2 && task.cold && &panel == w.panels &&
+              panel.first_limit + 1 >= key_begin + block.offset + block.count) {
             attend_block<S, kVecs, true>(args, key_begin);
           } else {
             attend_block<S, kVecs, false>(args, key_begin);

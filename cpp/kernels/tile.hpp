@@ -10,23 +10,21 @@ namespace {
 // A number that a function body takes as a constant.
 template <int n> struct Constant { static constexpr int value = n; };
 
-// What multiply_tile calls at every step of the depth where there is nothing to do beside the product.
-struct NoFetch {
-  void operator()(std::int64_t) const {}
-};
+inline constexpr int kStepsPerFetch = 4;
+
+// For multiply_tile: there is nothing to do beside the product.
+struct NoFetch {};
 
 // acc (kRows, kVecs vectors) += A (kRows, depth) . B (depth, lanes). A is read where it lies and broadcast element by
 // element: A[i][n] = a[i * a_row_step + n * a_depth_step]. Each sum is one chain of FMAs in ascending depth. Vectors
-// before kFirst stay as they are. fetch(n) may ask for what is needed later, a little at every step, so that memory works
-// while the product runs.
+// before kFirst stay as they are. fetch(), called every kStepsPerFetch steps of the depth, may ask for what is needed
+// later, so that memory works while the product runs.
 template <class S, int kRows, int kVecs, int kFirst = 0, class Fetch = NoFetch>
 [[gnu::always_inline]] inline void multiply_tile(typename S::Vec (&acc)[kRows][kVecs], const typename S::Real* a,
                                                  std::ptrdiff_t a_row_step, std::ptrdiff_t a_depth_step,
                                                  const typename S::Real* b, std::ptrdiff_t b_depth_step,
-                                                 std::int64_t depth, const Fetch& fetch = {}) {
-#pragma GCC unroll 4
-  for (std::int64_t n = 0; n < depth; ++n) {
-    fetch(n);
+                                                 std::int64_t depth, Fetch fetch = {}) {
+  const auto step = [&](std::int64_t n) __attribute__((always_inline)) {
     typename S::Vec lanes[kVecs];
 #pragma GCC unroll 32
     for (int j = kFirst; j < kVecs; ++j) lanes[j] = S::load(b + n * b_depth_step + j * S::kLanes);
@@ -36,7 +34,17 @@ template <class S, int kRows, int kVecs, int kFirst = 0, class Fetch = NoFetch>
 #pragma GCC unroll 32
       for (int j = kFirst; j < kVecs; ++j) acc[i][j] = S::fma(x, lanes[j], acc[i][j]);
     }
+  };
+  std::int64_t n = 0;
+  if constexpr (!__is_same(Fetch, NoFetch)) {
+    for (; n + kStepsPerFetch <= depth; n += kStepsPerFetch) {
+      fetch();
+#pragma GCC unroll 4
+      for (int i = 0; i < kStepsPerFetch; ++i) step(n + i);
+    }
   }
+#pragma GCC unroll 4
+  for (; n < depth; ++n) step(n);
 }
 
 // Rows (count, depth) of 16-bit elements -> (count, depth) in the accumulation type.
