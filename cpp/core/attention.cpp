@@ -78,7 +78,7 @@ bool for_each_span(std::int64_t end, const Body& body) {
 bool attend(const KindKernels& kernels, const AttentionTask& task, int thread, StopFlag& stop) {
   kernels.begin(task);
   return for_each_span(visible_end(task), [&](std::int64_t begin, std::int64_t end) {
-    if (stop.should_stop(thread)) return false;
+    if (begin > 0 && stop.should_stop(thread)) return false;  // at the first span it was just asked
     kernels.attend_span(task, begin, end);
     return true;
   });
