@@ -52,10 +52,12 @@ template <class S, class Element>
 void widen_rows(const Element* rows, std::ptrdiff_t stride, std::int64_t count, std::int64_t depth,
                 typename S::Real* out) {
   for (std::int64_t i = 0; i < count; ++i) {
-    for (std::int64_t at = 0; at < depth; at += S::kLanes) {
-      const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
+    const auto widen = [&](std::int64_t at, int n) {
       S::store_elements(out + i * depth + at, S::load_elements(rows + i * stride + at, n), n);
-    }
+    };
+    std::int64_t at = 0;
+    for (; at + S::kLanes <= depth; at += S::kLanes) widen(at, S::kLanes);
+    if (at < depth) widen(at, static_cast<int>(depth - at));
   }
 }
 
