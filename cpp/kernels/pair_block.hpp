@@ -46,7 +46,8 @@ std::size_t lay_out_pairs(PairWorkspace& w, char* base, std::int64_t head_dim, s
   const auto halves = [&](std::int64_t count) { return reinterpret_cast<BFloat16*>(take(count * 2)); };
   w.weights = floats(kKeysPerBlock / 2 * kLanes);
   w.scores = floats(kKeysPerJudgement * kLanes);
-  for (auto& panel : w.panels) {
+  for (int p = 0; p < Products::kPanels; ++p) {
+    auto& panel = w.panels[p];
     panel.queries = floats(depth / 2 * kLanes);
     panel.limits = floats(kLanes);
     Softmax<float>* states[] = {&panel.total, &panel.span};

@@ -174,7 +174,7 @@ constexpr KindKernels pair_kernels() {
   using S = VecF32;
   return KindKernels{
       .rows_per_panel = S::kPanelVecs * S::kLanes,
-      .rows_per_task = kPanelsPerTask * S::kPanelVecs * S::kLanes,
+      .rows_per_task = Products::kPanels * S::kPanelVecs * S::kLanes,
       .workspace_bytes =
           [](std::int64_t head_dim, std::int64_t value_dim) {
             PairWorkspace w;

@@ -15,6 +15,7 @@ struct VecPairs : VecF32 {
 };
 
 struct DotPairs {
+  static constexpr int kPanels = 2;  // of a task
   static constexpr int kDepthStep = 2, kValueStep = 1;
   static constexpr int kKeysPerTile = 16;  // at most
   static constexpr int kKeyStep = 2;

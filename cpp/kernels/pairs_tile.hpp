@@ -11,6 +11,7 @@ namespace headway {
 namespace {
 
 struct TilePairs {
+  static constexpr int kPanels = 4;  // of a task: keys are copied and values transposed once for all of them
   static constexpr int kDepthStep = 32, kValueStep = 16;
   static constexpr int kKeysPerTile = 16;
   static constexpr int kKeyStep = 32;
@@ -31,7 +32,7 @@ struct TilePairs {
     scores_from<kVecs, 0>(args, begin, begin);
   }
   template <int kVecs, int kFirst>
-  static void scores_from(const PairArgs& args, std::int64_t begin, std::int64_t key) {
+  [[gnu::noinline]] static void scores_from(const PairArgs& args, std::int64_t begin, std::int64_t key) {
     const std::int64_t most = begin + kKeysPerJudgement, end = args.ends[kFirst] < most ? args.ends[kFirst] : most;
     constexpr std::ptrdiff_t kRow = kVecs * VecF32::kLanes * kWord;
     const PairBlock& block = *args.block;
@@ -93,7 +94,7 @@ struct TilePairs {
 
   // values (count, value_dim) -> their transpose (value_dim padded to 16, kKeysPerBlock), zeros beside them as far as
   // the product reads. Eight columns of 32 keys at a time.
-  static void pack_values(const BFloat16* values, std::ptrdiff_t stride, std::int64_t count, std::int64_t value_dim,
+  [[gnu::noinline]] static void pack_values(const BFloat16* values, std::ptrdiff_t stride, std::int64_t count, std::int64_t value_dim,
                           BFloat16* packed) {
     for (std::int64_t key = 0; key < count; key += 32) {
       const BFloat16* rows = values + key * stride;

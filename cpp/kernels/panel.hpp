@@ -1,5 +1,5 @@
 // A panel: up to kPanelVecs vectors of query rows that pass over the keys together; and the workspace of one task,
-// which holds two panels so that a block of keys read once serves both.
+// which holds several panels so that a block of keys read once serves them all.
 #pragma once
 
 #include "softmax.hpp"
@@ -9,6 +9,7 @@ namespace headway {
 namespace {
 
 inline constexpr int kPanelsPerTask = 2;
+inline constexpr int kMostPanels = 4;  // of tasks whose blocks of keys cost more to make ready
 inline constexpr int kKeysPerBlock = 128;  // divides kKeysPerSpan; a multiple of every tile's rows but the remainder
 
 template <class Real>
@@ -23,7 +24,7 @@ struct Panel {
 
 template <class Real>
 struct Workspace {
-  Panel<Real> panels[kPanelsPerTask];
+  Panel<Real> panels[kMostPanels];
   int num_panels;
   SplitScale<Real> split{1};      // the task's scale
   SoftmaxScale<Real> scale{1};    // likewise
@@ -52,7 +53,8 @@ std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t hea
     state.bound = take(kLanes);
   };
   w.weights = take(kKeysPerBlock * kLanes);
-  for (auto& panel : w.panels) {
+  for (int p = 0; p < kPanelsPerTask; ++p) {
+    auto& panel = w.panels[p];
     panel.queries = take(head_dim * kLanes);
     panel.limits = take(kLanes);
     take_state(panel.total);

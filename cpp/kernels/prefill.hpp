@@ -74,7 +74,7 @@ template <class S, class Element, class Load, class Attend>
     visible_end = panel.last_limit + 1 > visible_end ? panel.last_limit + 1 : visible_end;
   }
   key_end = visible_end < key_end ? visible_end : key_end;
-  bool joins[kPanelsPerTask];
+  bool joins[kMostPanels];
   for (int p = 0; p < w.num_panels; ++p) joins[p] = w.panels[p].total.started;
 
   for (std::int64_t begin = key_begin; begin < key_end; begin += kKeysPerBlock) {
