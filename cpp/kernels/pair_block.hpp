@@ -97,8 +97,11 @@ void begin_pairs(const AttentionTask& task) {
   cut_panels<S, BFloat16>(task, w, [&](auto& panel, int lane, const BFloat16* const(&rows)[S::kLanes], int count) {
     const float* words[S::kLanes] = {};
     for (int i = 0; i < count; ++i) {
-      BFloat16* row = w.rows + i * depth;
-      copy_padded(rows[i], 0, 1, task.head_dim, 1, depth, row);
+      const BFloat16* row = rows[i];
+      if (task.head_dim != depth) {
+        copy_padded(row, 0, 1, task.head_dim, 1, depth, w.rows + i * depth);
+        row = w.rows + i * depth;
+      }
       words[i] = reinterpret_cast<const float*>(row);
     }
     load_transposed<S>(words, count, depth / 2, panel.queries + lane, panel.vecs * S::kLanes);

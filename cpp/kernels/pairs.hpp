@@ -168,6 +168,28 @@ void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::i
       });
 }
 
+// context / sum -> the output rows: rounded while in lanes, so that half as much is transposed, in pairs.
+template <class Products>
+void finish_pairs(const AttentionTask& task, double* reference, double* sum) {
+  using S = VecF32;
+  if (task.wide_out || task.value_dim % 2 != 0) return finish_task<S, BFloat16>(task, reference, sum);
+  finish_panels<S>(task, reference, sum, [&](const Panel<float>& panel, const float* inverse) {
+    const int lanes = panel.vecs * S::kLanes;
+    for_rows<S, BFloat16>(task, panel, 0, [&](int lane, BFloat16* const(&rows)[S::kLanes], int count) {
+      const auto times = S::load(inverse + lane);
+      float* context = panel.total.context + lane;
+      for (std::int64_t d = 0; d < task.value_dim; d += 2) {  // row d / 2 <- rows d and d + 1
+        const auto even = S::mul(S::load(context + d * lanes), times);
+        const auto odd = S::mul(S::load(context + (d + 1) * lanes), times);
+        S::store(context + d / 2 * lanes, Products::pair(even, odd));
+      }
+      float* words[S::kLanes] = {};
+      for (int i = 0; i < count; ++i) words[i] = reinterpret_cast<float*>(rows[i]);
+      store_transposed<S>(context, lanes, task.value_dim / 2, [](S::Vec x) { return x; }, words, count);
+    });
+  });
+}
+
 // For the scores and weights that a user asks to see, another ISA's kernels serve: store_scores stays empty.
 template <class Products>
 constexpr KindKernels pair_kernels() {
@@ -183,7 +205,7 @@ constexpr KindKernels pair_kernels() {
       .begin = begin_pairs<Products>,
       .attend_span = attend_pairs_span<Products>,
       .join = join_tasks<S>,
-      .finish = finish_task<S, BFloat16>,
+      .finish = finish_pairs<Products>,
       .store_scores = nullptr,
   };
 }

@@ -182,21 +182,31 @@ void prefetch_rows(const AttentionTask& task, std::int64_t first_row, std::int64
   }
 }
 
-// Lanes of matrix (depth, lanes), times factor (lanes), -> columns [column, column + depth) of the task's output rows.
-template <class S, class Out>
-void store_rows(const AttentionTask& task, const Panel<typename S::Real>& panel, const typename S::Real* matrix,
-                std::int64_t depth, const typename S::Real* factor, std::int64_t column) {
+// Calls store(lane, rows, count) for each vector of lanes: `count` output rows of the task, from `column` on.
+template <class S, class Out, class Store>
+[[gnu::always_inline]] inline void for_rows(const AttentionTask& task, const Panel<typename S::Real>& panel,
+                                            std::int64_t column, const Store& store) {
   RowCursor row(panel.first_row, task.group);
-  const int lanes = panel.vecs * S::kLanes;
-  for (int lane = 0; lane < lanes; lane += S::kLanes) {
+  for (int lane = 0; lane < panel.vecs * S::kLanes; lane += S::kLanes) {
     Out* rows[S::kLanes] = {};
     int count = 0;
     for (; count < S::kLanes && lane + count < panel.num_rows; ++count) {
       rows[count] = static_cast<Out*>(task.out) + row.offset(task.out_token_stride, task.out_head_stride) + column;
       row.next();
     }
-    if (count > 0) store_transposed<S>(matrix + lane, lanes, depth, S::load(factor + lane), rows, count);
+    if (count > 0) store(lane, rows, count);
   }
+}
+
+// Lanes of matrix (depth, lanes), times factor (lanes), -> columns [column, column + depth) of the task's output rows.
+template <class S, class Out>
+void store_rows(const AttentionTask& task, const Panel<typename S::Real>& panel, const typename S::Real* matrix,
+                std::int64_t depth, const typename S::Real* factor, std::int64_t column) {
+  for_rows<S, Out>(task, panel, column, [&](int lane, Out* const(&rows)[S::kLanes], int count) {
+    const auto times = S::load(factor + lane);
+    const auto scaled = [&](typename S::Vec x) { return S::mul(x, times); };
+    store_transposed<S>(matrix + lane, panel.vecs * S::kLanes, depth, scaled, rows, count);
+  });
 }
 
 }  // namespace

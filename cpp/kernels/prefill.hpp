@@ -126,9 +126,11 @@ void join_tasks(const AttentionTask& total, const AttentionTask& part) {
   }
 }
 
-// context / sum -> the output rows; a row that saw nothing gives 0. reference may be null where nobody asks.
-template <class S, class Element>
-void finish_task(const AttentionTask& task, double* reference, double* sum) {
+// For each panel: what the lse needs, unless reference is null; store(panel, inverse) then gets 1 / sum of each lane, by
+// which its context is to be multiplied. A row that saw nothing has context and inverse 0.
+template <class S, class Store>
+[[gnu::always_inline]] inline void finish_panels(const AttentionTask& task, double* reference, double* sum,
+                                                 const Store& store) {
   using Real = typename S::Real;
   auto& w = workspace_of<S>(task);
   for (int p = 0; p < w.num_panels; ++p) {
@@ -150,12 +152,21 @@ void finish_task(const AttentionTask& task, double* reference, double* sum) {
         S::store(context, S::select(empty, S::zero(), S::load(context)));
       }
     }
+    store(panel, inverse);
+  }
+}
+
+// context / sum -> the output rows.
+template <class S, class Element>
+void finish_task(const AttentionTask& task, double* reference, double* sum) {
+  using Real = typename S::Real;
+  finish_panels<S>(task, reference, sum, [&](const Panel<Real>& panel, const Real* inverse) {
     if (task.wide_out) {
       store_rows<S, Real>(task, panel, panel.total.context, task.value_dim, inverse, 0);
     } else {
       store_rows<S, Element>(task, panel, panel.total.context, task.value_dim, inverse, 0);
     }
-  }
+  });
 }
 
 }  // namespace

@@ -114,14 +114,14 @@ template <class S, class Element>
   }
 }
 
-template <class S, class Element>
+template <class S, class Element, class Map>
 [[gnu::always_inline]] inline void store_block_transposed(const typename S::Real* matrix, std::ptrdiff_t lane_stride,
-                                                          std::int64_t at, int count, int n,
-                                                          typename S::Vec factor, Element* const (&rows)[S::kLanes]) {
+                                                          std::int64_t at, int count, int n, const Map& map,
+                                                          Element* const (&rows)[S::kLanes]) {
   typename S::Vec r[S::kLanes];
 #pragma GCC unroll 32
   for (int i = 0; i < S::kLanes; ++i) {
-    r[i] = i < n ? S::mul(S::load(matrix + (at + i) * lane_stride), factor) : S::zero();
+    r[i] = i < n ? map(S::load(matrix + (at + i) * lane_stride)) : S::zero();
   }
   transpose<S>(r);
 #pragma GCC unroll 32
@@ -155,19 +155,19 @@ void load_transposed(const Element* const (&rows)[S::kLanes], int count, std::in
   }
 }
 
-// Lanes i < count of matrix (depth, lane_stride), times factor, -> rows[i] (depth).
-template <class S, class Element>
-void store_transposed(const typename S::Real* matrix, std::ptrdiff_t lane_stride, std::int64_t depth,
-                      typename S::Vec factor, Element* const (&rows)[S::kLanes], int count) {
+// map(lanes i < count of matrix (depth, lane_stride)) -> rows[i] (depth).
+template <class S, class Element, class Map>
+void store_transposed(const typename S::Real* matrix, std::ptrdiff_t lane_stride, std::int64_t depth, const Map& map,
+                      Element* const (&rows)[S::kLanes], int count) {
   std::int64_t at = 0;
   if (count == S::kLanes) {
     for (; at + S::kLanes <= depth; at += S::kLanes) {
-      store_block_transposed<S>(matrix, lane_stride, at, S::kLanes, S::kLanes, factor, rows);
+      store_block_transposed<S>(matrix, lane_stride, at, S::kLanes, S::kLanes, map, rows);
     }
   }
   for (; at < depth; at += S::kLanes) {
     const int n = depth - at < S::kLanes ? static_cast<int>(depth - at) : S::kLanes;
-    store_block_transposed<S>(matrix, lane_stride, at, count, n, factor, rows);
+    store_block_transposed<S>(matrix, lane_stride, at, count, n, map, rows);
   }
 }
 
