@@ -104,7 +104,7 @@ def test_memory_does_not_grow_with_tokens() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_memory_of_a_projection_is_bounded_for_each_thread(dtype: str) -> None:
-    """Two threads stay below 3 MiB: rows apart in memory are read where they lie.
+    """Two threads stay below 4.5 MiB: rows apart in memory are read where they lie.
 
     A copy of them would take 8 MiB or more. What counts is that the bound is a fixed one.
     """
@@ -113,4 +113,4 @@ def test_memory_of_a_projection_is_bounded_for_each_thread(dtype: str) -> None:
     settings = json.dumps([16_384, 256, 1024, 2, dtype])
     beyond, difference = run_python(START + PROJECTION, settings)
     assert difference == 0
-    assert beyond < 3 * MIB, f"{beyond / MIB:.2f} MiB"
+    assert beyond < 4.5 * MIB, f"{beyond / MIB:.2f} MiB"

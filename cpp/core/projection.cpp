@@ -12,13 +12,12 @@
 namespace headway {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};
 // Multiply-adds below which a second thread costs more than it brings: a few microseconds of one core.
 constexpr double kWorkPerThread = 200e3;
 // Numbers to pack, likewise.
 constexpr double kPackingPerThread = 100e3;
 // With fewer tasks than this per thread, tasks are cut to fewer rows, so that the threads end together.
-constexpr std::int64_t kTasksPerThread = 4;
+constexpr std::int64_t kTasksPerThread = 2;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
@@ -95,12 +94,13 @@ std::vector<ProjectionRows::Axis> merged(const std::vector<ProjectionRows::Axis>
 
 struct Projection::Packed {
   Packed(const KernelTable& for_table, std::size_t bytes)
-      : table(&for_table), data(static_cast<std::byte*>(::operator new(bytes, kAlignment))) {}
-  ~Packed() { ::operator delete(data, kAlignment); }
+      : table(&for_table), size(bytes), data(allocate(bytes)) {}
+  ~Packed() { deallocate(data, size); }
   Packed(const Packed&) = delete;
   Packed& operator=(const Packed&) = delete;
 
   const KernelTable* table;
+  std::size_t size;
   std::byte* data;  // panel after panel
   Packed* next = nullptr;
 };

@@ -9,11 +9,14 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace headway {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kMaxBlocks = 8;
 constexpr std::size_t kMaxBytesPerBlock = std::size_t{64} << 20;  // larger blocks are not kept
 
@@ -36,11 +39,24 @@ Pool* pool = [] {
   return new Pool;
 }();
 
-void free_block(const Block& block) { ::operator delete(block.data, kAlignment); }
+std::align_val_t alignment_of(std::size_t bytes) { return std::align_val_t{bytes >= kHugePage ? kHugePage : 64}; }
+
+void free_block(const Block& block) { deallocate(block.data, block.size); }
 
 }  // namespace
 
-Scratch::Scratch(std::size_t bytes) : data_(nullptr), size_(bytes) {
+std::byte* allocate(std::size_t bytes) {
+  auto* data = static_cast<std::byte*>(::operator new(bytes, alignment_of(bytes)));
+#if defined(__linux__)
+  // Whole huge pages only. A system without them refuses, which changes nothing.
+  if (bytes >= kHugePage) madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+  return data;
+}
+
+void deallocate(std::byte* data, std::size_t bytes) noexcept { ::operator delete(data, alignment_of(bytes)); }
+
+Scratch::Scratch(std::size_t bytes) : data_(nullptr), size_(std::max<std::size_t>(bytes, 64)) {
   {
     const std::lock_guard lock(pool->mutex);
     auto& blocks = pool->blocks;
@@ -51,7 +67,7 @@ Scratch::Scratch(std::size_t bytes) : data_(nullptr), size_(bytes) {
       blocks.erase(fit);
     }
   }
-  if (data_ == nullptr) data_ = static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 64), kAlignment));
+  if (data_ == nullptr) data_ = allocate(size_);
 }
 
 Scratch::~Scratch() {

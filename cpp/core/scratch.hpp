@@ -23,4 +23,9 @@ class Scratch {
 
 void release_memory();
 
+// Memory of 64-byte alignment, undefined. From 2 MiB on it begins at a huge page, and the system is asked for such pages:
+// what is read front to back arrives faster, since the CPU's own fetching ahead ends at every page. Throws std::bad_alloc.
+std::byte* allocate(std::size_t bytes);
+void deallocate(std::byte* data, std::size_t bytes) noexcept;
+
 }  // namespace headway

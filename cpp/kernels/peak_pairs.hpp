@@ -25,7 +25,10 @@ namespace {
 
 // TDPBF16PS: (16, 16) sums of 32 products.
 [[maybe_unused]] double tile_burst(std::int64_t rounds) {
-  const TileSession session;  // all tiles 0
+  const TileSession session;
+  alignas(64) std::uint16_t numbers[512];  // from 0.5 to 2, of both signs
+  for (int i = 0; i < 512; ++i) numbers[i] = static_cast<std::uint16_t>(0x3f00 + i * 37 % 256 + i % 2 * 0x8000);
+  for_tiles<4, 8>([&](auto tile) { tile_load<decltype(tile)::value>(numbers, 64); });
   for (std::int64_t round = 0; round < rounds; ++round) {
     for_tiles<0, 4>([](auto c) { tile_multiply<decltype(c)::value, 4 + decltype(c)::value % 2, 6 + decltype(c)::value / 2>(); });
   }

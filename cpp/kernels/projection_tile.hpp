@@ -18,21 +18,22 @@ namespace {
 inline constexpr std::int64_t kTileStep = 32;            // depths of one tile product
 inline constexpr std::int64_t kTileBytes = 1024;
 inline constexpr std::int64_t kTileColumns = 32;         // of a panel
-inline constexpr std::int64_t kTileColumnsPerTask = 512;
-inline constexpr std::int64_t kTileRowsPerTask = 512;
+inline constexpr std::int64_t kTileColumnsPerTask = 4096;
+inline constexpr std::int64_t kTileColumnsPerBlock = 256;
+inline constexpr std::int64_t kTileRowsPerTask = 512;    // so many rows share what is read of the weights
 inline constexpr std::int64_t kTileDepthPerBlock = 512;  // then the tiles of 32 rows or columns fit the first-level cache
+inline constexpr std::int64_t kTileXBytes = std::int64_t{1} << 20;
 
 // Working memory of a task; without memory (base = nullptr) it only counts.
 struct TileWorkspace {
-  char* x;     // (row tiles, steps of the block) tiles
-  char* sums;  // (panels, row tiles, 2) tiles: sums that go on in the next block of depths
+  char* x;     // (row tiles, steps) tiles of each block of depths in turn, or of one block where they are too many
+  char* sums;  // (panels, row tiles, 2) tiles: sums of a block of columns, which go on in the next block of depths
 };
 
 inline std::size_t lay_out_tiles(TileWorkspace& w, char* base) {
-  constexpr std::int64_t kX = kTileRowsPerTask * kTileDepthPerBlock * 2;
   w.x = base;
-  w.sums = base ? base + kX : nullptr;
-  return static_cast<std::size_t>(kX + kTileRowsPerTask * kTileColumnsPerTask * kWord);
+  w.sums = base ? base + kTileXBytes : nullptr;
+  return static_cast<std::size_t>(kTileXBytes + kTileRowsPerTask * kTileColumnsPerBlock * kWord);
 }
 
 // Columns of weight (d_in, columns) -> one panel, zeros beside them.
@@ -64,7 +65,8 @@ inline void copy_rows(const ProjectionTask& task, std::int64_t from, std::int64_
 
 // sums (kRows, kColumns tiles, one after the other) += x (kRows, steps tiles) . weights (steps, kColumns tiles).
 template <int kRows, int kColumns>
-[[gnu::noinline]] void multiply_tiles(const char* x, const char* weights, std::int64_t steps, char* sums, bool started) {
+[[gnu::noinline]] void multiply_tiles(const char* x, const char* weights, std::int64_t steps, char* sums, bool started,
+                                      const char* next, std::int64_t next_step) {
   constexpr int kA = 4, kB = 6;
   for_tiles<0, kRows * kColumns>([&](auto c) {
     constexpr int kTile = decltype(c)::value;
@@ -74,7 +76,8 @@ template <int kRows, int kColumns>
       tile_zero<kTile>();
     }
   });
-  for (std::int64_t s = 0; s < steps; ++s, weights += kColumns * kTileBytes) {
+  for (std::int64_t s = 0; s < steps; ++s, weights += kColumns * kTileBytes, next += next_step) {
+    for (std::int64_t at = 0; at < next_step; at += 64) __builtin_prefetch(next + at, 0, 2);
     for_tiles<0, kColumns>([&](auto c) { tile_load<kB + decltype(c)::value>(weights + decltype(c)::value * kTileBytes, 64); });
     for_tiles<0, kRows>([&](auto r) {
       constexpr int kRow = decltype(r)::value;
@@ -115,35 +118,60 @@ inline void store_tiles(const ProjectionTask& task, const char* sums, std::int64
   }
 }
 
+// One block of columns of a task over one block of depths.
+struct TileBlock {
+  const char* x;  // (row tiles, steps) tiles
+  std::int64_t from, steps;     // depths
+  std::int64_t column, end;     // columns
+  bool last;                    // no depths follow: the sums are complete
+};
+
+inline void multiply_block(const ProjectionTask& task, const TileWorkspace& w, const TileBlock& block) {
+  const std::int64_t depth = pad_to(task.d_in, kTileStep), row_tiles = (task.num_rows + 15) / 16;
+  for (std::int64_t column = block.column; column < block.end; column += kTileColumns) {
+    const std::int64_t columns = block.end - column < kTileColumns ? block.end - column : kTileColumns;
+    const std::int64_t lanes = pad_to(columns, 16);
+    const char* weights = static_cast<const char*>(task.panels) + (column * depth + block.from * lanes) * 2;
+    const char* next = weights + lanes * depth * 2;  // these depths of the panel that follows
+    const std::int64_t next_step = row_tiles > 2 ? (lanes * 128 / row_tiles + 63) / 64 * 64 : 0;
+    for (std::int64_t tile = 0; tile < row_tiles; tile += 2) {
+      char* sums = w.sums + ((column - block.column) / 16 * row_tiles + tile * lanes / 16) * kTileBytes;
+      const bool two = tile + 1 < row_tiles;
+      const auto multiply = lanes == 16 ? (two ? multiply_tiles<2, 1> : multiply_tiles<1, 1>)
+                                        : (two ? multiply_tiles<2, 2> : multiply_tiles<1, 2>);
+      multiply(block.x + tile * block.steps * kTileBytes, weights, block.steps, sums, block.from > 0,
+               next + tile / 2 * block.steps * next_step, next_step);
+      if (!block.last) continue;
+      const std::int64_t left = task.num_rows - tile * 16;
+      store_tiles(task, sums, tile * 16, left < 32 ? left : 32, column, columns);
+    }
+  }
+}
+
+// For each block of columns the blocks of depths. x is copied once for all columns where it fits, else for each block.
 inline void project_tiles(const ProjectionTask& task) {
   const TileSession session;
   TileWorkspace w;
   lay_out_tiles(w, static_cast<char*>(task.workspace));
-  const std::int64_t depth = pad_to(task.d_in, kTileStep), row_tiles = (task.num_rows + 15) / 16;
+  const std::int64_t depth = pad_to(task.d_in, kTileStep), rows = pad_to(task.num_rows, 16);
+  const bool keeps_x = rows * depth * 2 <= kTileXBytes;
   // Few rows pass over a panel once: nothing is gained by small blocks.
-  const std::int64_t most = kTileDepthPerBlock * (kTileRowsPerTask / 16 / row_tiles);
+  const std::int64_t most = rows <= 32 ? kTileXBytes / 2 / rows : kTileDepthPerBlock;
   const std::int64_t blocks = (depth + most - 1) / most;
-  const std::int64_t block = pad_to((depth + blocks - 1) / blocks, kTileStep);
-
-  for (std::int64_t from = 0; from < depth; from += block) {
-    const bool last = from + block >= depth;
-    const std::int64_t steps = (last ? depth - from : block) / kTileStep;
-    copy_rows(task, from, steps, w.x);
-    for (std::int64_t column = 0; column < task.num_columns; column += kTileColumns) {
-      const std::int64_t columns = task.num_columns - column < kTileColumns ? task.num_columns - column : kTileColumns;
-      const std::int64_t lanes = pad_to(columns, 16);
-      const char* weights = static_cast<const char*>(task.panels) + (column * depth + from * lanes) * 2;
-      for (std::int64_t tile = 0; tile < row_tiles; tile += 2) {
-        const char* x = w.x + tile * steps * kTileBytes;
-        char* sums = w.sums + (column / 16 * row_tiles + tile * lanes / 16) * kTileBytes;
-        const bool two = tile + 1 < row_tiles;
-        const auto multiply = lanes == 16 ? (two ? multiply_tiles<2, 1> : multiply_tiles<1, 1>)
-                                          : (two ? multiply_tiles<2, 2> : multiply_tiles<1, 2>);
-        multiply(x, weights, steps, sums, from > 0);
-        if (!last) continue;
-        const std::int64_t left = task.num_rows - tile * 16, rows = left < 32 ? left : 32;
-        store_tiles(task, sums, tile * 16, rows, column, columns);
-      }
+  const std::int64_t size = pad_to((depth + blocks - 1) / blocks, kTileStep);
+  for (std::int64_t column = 0; column < task.num_columns; column += kTileColumnsPerBlock) {
+    const std::int64_t left = task.num_columns - column;
+    for (std::int64_t from = 0; from < depth; from += size) {
+      TileBlock block{};
+      block.from = from;
+      block.last = from + size >= depth;
+      block.steps = (block.last ? depth - from : size) / kTileStep;
+      block.column = column;
+      block.end = column + (left < kTileColumnsPerBlock ? left : kTileColumnsPerBlock);
+      char* x = w.x + (keeps_x ? from * rows * 2 : 0);
+      if (!keeps_x || column == 0) copy_rows(task, from, block.steps, x);
+      block.x = x;
+      multiply_block(task, w, block);
     }
   }
 }
