@@ -151,7 +151,7 @@ def shares(data: Data, settings: dict[str, float]) -> Iterator[Verdict]:
         ("share-float32-512", "float32", "avx512", lambda t: t == 512),
         ("share-float32-128", "float32", "avx512", lambda t: t == 128),
         ("share-avx2", "float32", "avx2", lambda t: t >= 1024),
-        ("share-bfloat16", "bfloat16", None, lambda t: t >= 1024),
+        ("share-bfloat16", "bfloat16", "avx512bf16", lambda t: t >= 1024),
         ("share-float64", "float64", None, lambda t: t >= 1024),
     ]
     for setting, dtype, isa, lengths in wanted:

@@ -158,6 +158,7 @@ def share_rows() -> Iterator[Row]:
         ("float32", "avx512"): ("prefill-128", "prefill-512", *wide, "chunk-16", "chunk-4"),
         ("float32", "avx2"): ("prefill-128", "prefill-512", *wide),
         ("bfloat16", None): ("prefill-128", "prefill-512", *wide),
+        ("bfloat16", "avx512bf16"): ("prefill-128", "prefill-512", *wide),
         ("float16", None): ("prefill-1024",),
         ("float64", None): ("prefill-512", *wide),
         ("float64", "avx2"): ("prefill-1024",),
