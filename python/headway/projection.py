@@ -53,9 +53,10 @@ class Projection:
 
     Every number of the result is one sum in ascending order of the d_in products, each added in one
     fused step (where the instruction set has it; "scalar" rounds the product first; of bfloat16,
-    "avx512bf16" adds two products in a step and "amx" 32), and then the bias. It is made in float64 for float64, else in float32, and rounded once. So the bits of a row
-    depend on that row, the weight, the bias, the dtype and the instruction set; not on the number
-    of rows, the batch, the strides or the number of threads. NaN and infinity stay in their row.
+    "avx512bf16" adds two products in a step and "amx" 32), and then the bias. It is made in float64
+    for float64, else in float32, and rounded once. So the bits of a row depend on that row, the
+    weight, the bias, the dtype and the instruction set; not on the number of rows, the batch, the
+    strides or the number of threads. NaN and infinity stay in their row.
     "avx512bf16" and "amx" read subnormal numbers as 0.
 
     Memory: the weight twice, as it is shown and packed, the packed columns padded to whole vectors
