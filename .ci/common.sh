@@ -21,9 +21,9 @@ test_clone() {
     if [ ! -d "$WORK/test" ]; then
         fresh_clone "$WORK/test"
         python3 -m venv "$WORK/test/.venv"
-        (cd "$WORK/test" && .venv/bin/pip install '.[test,bench]')
+        (cd "$WORK/test" && .venv/bin/pip install '.[test,bench,plot]')
     fi
-    "$WORK/test/.venv/bin/pip" install -r "$ROOT/.ci/requirements-torch.txt" 'threadpoolctl' 'tqdm'
+    "$WORK/test/.venv/bin/pip" install -r "$ROOT/.ci/requirements-torch.txt" threadpoolctl tqdm matplotlib
     touch "$WORK/test.ready"
 }
 
