@@ -131,10 +131,9 @@ inline bool any_not_finite(const BFloat16* values, std::ptrdiff_t stride, std::i
   return found != 0;
 }
 
-// Keys [begin, begin + count) of the task, ready for the products. Every row sees the first `seen_by_all` of them.
+// Keys [begin, begin + count) of the task, ready for the products.
 template <class Products>
-PairBlock load_pairs(const AttentionTask& task, std::int64_t begin, std::int64_t count, std::int64_t span_begin,
-                     std::int64_t seen_by_all) {
+PairBlock load_pairs(const AttentionTask& task, std::int64_t begin, std::int64_t count, std::int64_t span_begin) {
   auto& w = pair_workspace_of(task);
   const auto* k = static_cast<const BFloat16*>(task.k) + begin * task.k_token_stride;
   PairBlock block{};
@@ -153,9 +152,7 @@ PairBlock load_pairs(const AttentionTask& task, std::int64_t begin, std::int64_t
   block.value_stride = task.v_token_stride;
   const BFloat16* values = block.values;
   std::ptrdiff_t stride = block.value_stride;
-  if (seen_by_all < count) {
-    block.cleaned = any_not_finite(values + seen_by_all * stride, stride, count - seen_by_all, task.value_dim);
-  }
+  block.cleaned = any_not_finite(values, stride, count, task.value_dim);
   if (block.cleaned) {
     for (std::int64_t i = 0; i < count; ++i) {
       for (std::int64_t d = 0; d < task.value_dim; ++d) {

@@ -3,12 +3,12 @@
 //
 // The shape is prefill's: lanes are queries, S^T = K . Q^T, then C^T += V^T . W^T. Keys come in pairs along head_dim as
 // they lie. Weights are rounded to bfloat16, pairs of keys side by side, for the second product; the sum of a row's
-// weights, and with it the lse, is of the weights before that rounding. The scores
-// of a few keys lie in memory between the product and the softmax, small enough for the first-level cache. `Products` says how the two products are made.
+// weights, and with it the lse, is of the weights before that rounding. The scores of a few keys lie in memory between
+// the product and the softmax, small enough for the first-level cache. `Products` says how the two products are made.
 //
-// A maximum is judged for kKeysPerJudgement keys at a time, on an absolute grid. Weights of hidden keys are 0; where a value that some
-// lane may not see is not finite, it is taken out of the product and added to the lanes that see it, see add_not_finite.
-// The CPU reads subnormal bfloat16 numbers as 0 in these products.
+// A maximum is judged for kKeysPerJudgement keys at a time, on an absolute grid. Weights of hidden keys are 0; a value
+// that is not finite is taken out of the product and added to the lanes that see it, see add_not_finite. The CPU takes
+// subnormal numbers for 0 in these products and in rounding to bfloat16.
 #pragma once
 
 #include "pair_block.hpp"
@@ -44,9 +44,10 @@ template <class Products>
   alignas(64) float products[S::kLanes];
   S::store(products, most);
   const auto before = S::load(args.state->reference + lane);
+  const auto fresh = is_fresh<S>(S::load(args.state->bound + lane));  // their weights so far are 0 and stay so
   raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes);
   const auto moved = S::sub(before, S::load(args.state->reference + lane));
-  const auto factor = exp2<S>(S::mul(moved, S::set1(args.scale.scale2)));
+  const auto factor = S::select(fresh, S::set1(1), exp2<S>(S::mul(moved, S::set1(args.scale.scale2))));
   for (std::int64_t key = 0; key < begin; key += 2) {
     float* p = args.weights + key / 2 * lanes + lane;
     const auto [even, odd] = Products::split(S::load(p));
@@ -105,7 +106,8 @@ template <class Products>
   S::store(args.state->sum + lane, sum);
 }
 
-// Adds the values that were left out of the product to the lanes that see them: they become NaN or infinite.
+// Adds the values that were left out of the product, after the others of the block, to the lanes that see them: these
+// become NaN or infinite.
 inline void add_not_finite(const PairArgs& args) {
   using S = VecF32;
   const int lanes = args.panel->vecs * S::kLanes;
@@ -159,8 +161,7 @@ void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::i
   walk_span<VecF32, BFloat16>(
       task, key_begin, key_end,
       [&](std::int64_t begin, std::int64_t count) {
-        const std::int64_t seen_by_all = w.panels[0].first_limit + 1 - begin;
-        return load_pairs<Products>(task, begin, count, key_begin, seen_by_all < 0 ? 0 : seen_by_all);
+        return load_pairs<Products>(task, begin, count, key_begin);
       },
       [&](const PairBlock& block, Panel<float>& panel, Softmax<float>& state, bool) {
         PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, w.scale, {}};

@@ -105,7 +105,8 @@ template <class S, int kVecs>
     if (state.started) {
       for (std::int64_t d = 0; d < value_dim; ++d) {
         auto* p = state.context + d * lane_stride + at;
-        S::store(p, S::mul(S::load(p), factor));
+        // Never -0, which would show the sign of a hidden value that is added times 0.
+        S::store(p, S::add(S::mul(S::load(p), factor), S::zero()));
       }
     }
     for (std::int64_t row = 0; row < rows; ++row) {

@@ -57,7 +57,7 @@ class Projection:
     for float64, else in float32, and rounded once. So the bits of a row depend on that row, the
     weight, the bias, the dtype and the instruction set; not on the number of rows, the batch, the
     strides or the number of threads. NaN and infinity stay in their row.
-    "avx512bf16" and "amx" read subnormal numbers as 0.
+    "avx512bf16" and "amx" take subnormal numbers of bfloat16, in the input or on the way, for 0.
 
     Memory: the weight twice, as it is shown and packed, the packed columns padded to whole vectors
     (of 16 for float32 and 16-bit numbers, of 8 for float64, or less). The first call packs it, and

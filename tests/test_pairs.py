@@ -1,0 +1,69 @@
+"""What kernels that multiply pairs of keys at once must get right; every ISA runs it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import DTYPES, Array, assert_same_bits, attend, dtype_of
+
+import headway
+
+
+def column(dtype: str, count: int, value: float) -> Array:
+    """Return (count, 1) numbers that are all `value`."""
+    return np.full((count, 1), value, dtype_of(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hidden", [1, 31, 32, 64, 127, 128, 200])
+@pytest.mark.parametrize("score", [-1.0, -80.0, -100.0, -1000.0])
+def test_keys_after_ones_of_weight_0(hidden: int, score: float, dtype: str, isa: str) -> None:
+    """Keys that score -inf count for nothing, however low the first one after them stands."""
+    k = column(dtype, hidden + 40, score)
+    k[:hidden] = -np.inf
+    v = column(dtype, hidden + 40, 1)
+    v[:hidden] = 7
+    out, lse = attend(column(dtype, 3, 1), k, v, scale=1.0)
+    assert (out == 1).all()
+    np.testing.assert_allclose(lse, score + np.log(np.arange(38, 41)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_score_that_overflows_to_minus_infinity(dtype: str, isa: str) -> None:
+    """From finite numbers alone: its weight is 0, too."""
+    k = column(dtype, 64, -(2.0**60))
+    k[:32] = -(2.0**100)
+    out = headway.attention(column(dtype, 2, 2.0**60), k, column(dtype, 64, 1), scale=2.0**-90)
+    assert (out == 1).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("cut", [0, 2, 4])
+def test_a_hidden_value_beside_a_visible_infinity(
+    hidden: float, cut: int, dtype: str, isa: str
+) -> None:
+    """The row is as infinite as without it, also where its finite values overflow the sum."""
+    q = column(dtype, 6, 0)
+    v = column(dtype, 6, 0)
+    v[0] = np.inf
+    v[2] = v[4] = -float(np.finfo(np.float16 if dtype == "float16" else np.float32).max) * 0.9
+    expected = headway.attention(q, q, v)[:5]
+    v[5] = hidden
+    assert_same_bits(headway.attention(q, q, v)[:5], expected)
+    part = headway.attention(q[cut:], q, v)  # in a chunk with the row that sees the other one
+    assert_same_bits(part[: 5 - cut], expected[cut:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_sign_of_a_zero_does_not_tell_a_hidden_value(dtype: str, isa: str) -> None:
+    """A context that shrinks to -0 stays clear of the hidden value that is added times 0."""
+    k = column(dtype, 130, 0)
+    k[128:] = 1000
+    v = column(dtype, 130, -1)
+    v[128] = -0.0
+    rows = []
+    for hidden in (5, -5):
+        v[129] = hidden
+        rows.append(headway.attention(column(dtype, 130, 1), k, v, scale=1.0)[128])
+    assert_same_bits(rows[0], rows[1])
