@@ -10,6 +10,7 @@
 from . import reference
 from ._version import __version__
 from .functional import attention, attention_scores, attention_weights
+from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
 from .projection import Projection
 from .runtime import (
@@ -35,6 +36,7 @@ __all__ = [
     "get_num_threads",
     "info",
     "isa",
+    "merge_partials",
     "reference",
     "release_memory",
     "set_isa",
