@@ -26,10 +26,8 @@ README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
 SHOWN = (
     "prefill-128",
-    "prefill-512",
     "prefill-1024",
     "prefill-1024-d128",
-    "prefill-2048-gqa",
     "prefill-4096",
     "prefill-16384",
     "chunk-16",
