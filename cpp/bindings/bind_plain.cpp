@@ -53,7 +53,7 @@ py::object attention_plain(const py::handle& q_object, const py::handle& k_objec
   p.num_kv_heads = nk[1];
   p.num_keys = nk[2];
   p.value_dim = nv[3];
-  p.causal = causal.ptr() == Py_True;
+  p.right = causal.ptr() == Py_True ? 0 : kNoLimit;
   py::array out(types[type], {nq[0], nq[1], nq[2], nv[3]});
   p.q = contiguous_view(q->data, nq[1], nq[2], nq[3]);
   p.k = contiguous_view(k->data, nk[1], nk[2], nk[3]);

@@ -21,20 +21,39 @@ constexpr std::int64_t kMaxWidth = std::int64_t{1} << 40;  // far beyond any mem
 
 std::size_t round_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-void* offset(const TensorView& view, std::size_t size, std::int64_t batch, std::int64_t head) {
-  const std::ptrdiff_t elements = batch * view.batch_stride + head * view.head_stride;
+// Of a batch entry's head, from its token `token` on.
+void* offset(const TensorView& view, std::size_t size, std::int64_t batch, std::int64_t head, std::int64_t token) {
+  const std::ptrdiff_t elements = batch * view.batch_stride + head * view.head_stride + token * view.token_stride;
   return static_cast<char*>(view.data) + elements * static_cast<std::ptrdiff_t>(size);
+}
+
+ScoreOptions options_of(const AttentionProblem& p, std::int64_t batch, std::int64_t head) {
+  const MaskView& mask = p.mask;
+  const std::ptrdiff_t at = batch * mask.batch_stride + head * mask.head_stride;
+  return ScoreOptions{
+      .softcap = p.softcap,
+      .slopes = p.slopes != nullptr ? p.slopes + batch * p.num_heads + head : nullptr,
+      .sinks = p.sinks != nullptr ? p.sinks + head : nullptr,
+      .mask = mask.data != nullptr
+                  ? static_cast<const char*>(mask.data) + at * static_cast<std::ptrdiff_t>(element_size(mask.kind))
+                  : nullptr,
+      .mask_kind = mask.kind,
+      .mask_token_stride = mask.token_stride,
+      .mask_head_stride = mask.head_stride,
+      .mask_key_stride = mask.key_stride,
+  };
 }
 
 AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* workspace) {
   const std::size_t size = element_size(p.kind);
   const std::size_t out_size = p.wide_out ? accumulation_size(p.kind) : size;
-  const std::int64_t group = p.num_heads / p.num_kv_heads;
+  const std::int64_t group = p.num_heads / p.num_kv_heads, head = place.kv_head * group;
+  const Sequence& s = place.sequence;
   return AttentionTask{
-      .q = offset(p.q, size, place.batch, place.kv_head * group),
-      .k = offset(p.k, size, place.batch, place.kv_head),
-      .v = offset(p.v, size, place.batch, place.kv_head),
-      .out = offset(p.out, out_size, place.batch, place.kv_head * group),
+      .q = offset(p.q, size, place.batch, head, s.first_query),
+      .k = offset(p.k, size, place.batch, place.kv_head, s.first_key),
+      .v = offset(p.v, size, place.batch, place.kv_head, s.first_key),
+      .out = offset(p.out, out_size, place.batch, head, s.first_query),
       .q_token_stride = p.q.token_stride,
       .q_head_stride = p.q.head_stride,
       .k_token_stride = p.k.token_stride,
@@ -42,43 +61,44 @@ AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* w
       .out_token_stride = p.out.token_stride,
       .out_head_stride = p.out.head_stride,
       .group = group,
-      .num_keys = p.num_keys,
       .head_dim = p.head_dim,
       .value_dim = p.value_dim,
+      .num_keys = s.num_keys,
       .first_row = place.first_row,
       .num_rows = place.num_rows,
       .first_position = p.positions[place.batch],
+      .left = p.left,
+      .right = p.right,
       // Computed here, in a task, so that the caller's rounding mode does not matter.
       .scale = p.scale ? *p.scale : 1 / std::sqrt(static_cast<double>(p.head_dim)),
-      .causal = p.causal,
+      .options = options_of(p, place.batch, head),
       .cold = place.cold,
       .wide_out = p.wide_out,
       .workspace = workspace,
   };
 }
 
-// One past the last key that any row of the task sees.
-std::int64_t visible_end(const AttentionTask& task) {
-  if (!task.causal) return task.num_keys;
-  const std::int64_t last_token = (task.first_row + task.num_rows - 1) / task.group;
-  // Positions may be anywhere in the range of an int64: compare before adding.
-  if (task.first_position >= task.num_keys) return task.num_keys;
-  return std::clamp<std::int64_t>(task.first_position + last_token + 1, 0, task.num_keys);
+// The keys that some row of the task sees.
+KeyRange keys_of(const AttentionTask& task) {
+  return visible_keys(task.first_position, task.left, task.right, task.num_keys, task.first_row / task.group,
+                      (task.first_row + task.num_rows - 1) / task.group);
 }
 
-// Calls body(begin, end) for each span below `end` until it returns false.
+// Calls body(begin, end) for each span that has keys in the range, until it returns false.
 template <class Body>
-bool for_each_span(std::int64_t end, const Body& body) {
-  for (std::int64_t begin = 0; begin < end; begin += kKeysPerSpan) {
-    if (!body(begin, std::min(begin + kKeysPerSpan, end))) return false;
+bool for_each_span(const KeyRange& keys, const Body& body) {
+  for (std::int64_t begin = keys.begin / kKeysPerSpan * kKeysPerSpan; begin < keys.end; begin += kKeysPerSpan) {
+    if (!body(begin, std::min(begin + kKeysPerSpan, keys.end))) return false;
   }
   return true;
 }
 
 bool attend(const KindKernels& kernels, const AttentionTask& task, int thread, StopFlag& stop) {
   kernels.begin(task);
-  return for_each_span(visible_end(task), [&](std::int64_t begin, std::int64_t end) {
-    if (begin > 0 && stop.should_stop(thread)) return false;  // at the first span it was just asked
+  bool first = true;
+  return for_each_span(keys_of(task), [&](std::int64_t begin, std::int64_t end) {
+    if (!first && stop.should_stop(thread)) return false;  // at the first span it was just asked
+    first = false;
     kernels.attend_span(task, begin, end);
     return true;
   });
@@ -90,7 +110,7 @@ void store_lse(const AttentionProblem& p, const TaskPlace& place, const double* 
   for (std::int64_t i = 0; i < place.num_rows; ++i) {
     const std::int64_t row = place.first_row + i;
     const std::ptrdiff_t at = place.batch * p.lse.batch_stride + (place.kv_head * group + row % group) * p.lse.head_stride +
-                              row / group * p.lse.token_stride;
+                              (place.sequence.first_query + row / group) * p.lse.token_stride;
     const double lse = sum[i] == 0 ? -std::numeric_limits<double>::infinity()
                                    : reference[i] + std::log(sum[i]);
     if (p.kind == ElementKind::kFloat64) {
@@ -162,16 +182,19 @@ void attend_spans(const Run& run) {
               const std::int64_t span = index % spans, slot = run.plan.num_threads + index / spans;
               const TaskPlace place = place_of(run.plan, run.problem, index / spans);
               const AttentionTask total = run.task(place, slot), part = run.task(place, thread);
-              const std::int64_t begin = span * kKeysPerSpan, end = std::min(begin + kKeysPerSpan, visible_end(part));
+              const std::int64_t begin = (run.plan.first_span + span) * kKeysPerSpan;
+              const KeyRange visible = keys_of(part);
+              const std::int64_t end = std::min(begin + kKeysPerSpan, visible.end);
+              const bool sees = end > std::max(begin, visible.begin);
               run.kernels.begin(part);
-              if (begin < end) run.kernels.attend_span(part, begin, end);
+              if (sees) run.kernels.attend_span(part, begin, end);
               auto& turn = joined[static_cast<std::size_t>(index / spans)];
               while (turn.load(std::memory_order_acquire) != span) {
                 if (stop.should_stop(thread)) return;
                 std::this_thread::yield();
               }
               if (span == 0) run.kernels.begin(total);
-              if (begin < end) run.kernels.join(total, part);
+              if (sees) run.kernels.join(total, part);
               if (span == spans - 1) run.finish(total, place, slot);
               turn.store(span + 1, std::memory_order_release);
             });
@@ -204,7 +227,7 @@ void attention_scores(const AttentionProblem& problem, ScoreStage stage, const I
     } else {
       run.kernels.begin(task);
     }
-    for_each_span(task.num_keys, [&](std::int64_t begin, std::int64_t end) {
+    for_each_span({0, p.num_keys}, [&](std::int64_t begin, std::int64_t end) {
       if (stop.should_stop(thread)) return false;
       run.kernels.store_scores(task, begin, end, stage);
       return true;

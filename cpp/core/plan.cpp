@@ -1,6 +1,7 @@
 #include "plan.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace headway {
 namespace {
@@ -12,48 +13,104 @@ constexpr std::int64_t kTasksPerThread = 4;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// How many keys the last query sees, in the batch entry where it sees most.
-std::int64_t visible_keys(const AttentionProblem& problem) {
-  if (!problem.causal) return problem.num_keys;
-  std::int64_t most = 0;
+std::int64_t rows_of(const AttentionProblem& problem, const Sequence& sequence) {
+  return sequence.num_queries * (problem.num_heads / problem.num_kv_heads);
+}
+
+// What all batch entries come to: rows times keys that a row sees, on average, and the keys that any row sees.
+struct Extent {
+  double pairs = 0;
+  KeyRange keys{std::numeric_limits<std::int64_t>::max(), 0};
+};
+
+Extent extent_of(const AttentionProblem& problem) {
+  Extent extent;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
-    most = std::max(most, std::min(problem.positions[b], problem.num_keys) + problem.num_queries);
+    const Sequence s = sequence_of(problem, b);
+    if (s.num_queries == 0) continue;
+    const auto visible = [&](std::int64_t first, std::int64_t last) {
+      return visible_keys(problem.positions[b], problem.left, problem.right, s.num_keys, first, last);
+    };
+    const KeyRange first = visible(0, 0), last = visible(s.num_queries - 1, s.num_queries - 1);
+    const auto seen = static_cast<double>(first.end - first.begin + last.end - last.begin);
+    extent.pairs += static_cast<double>(rows_of(problem, s)) * seen / 2;
+    const KeyRange all = visible(0, s.num_queries - 1);
+    extent.keys = {std::min(extent.keys.begin, all.begin), std::max(extent.keys.end, all.end)};
   }
-  return std::min(most, problem.num_keys);
+  return extent;
 }
 
 }  // namespace
 
+Sequence sequence_of(const AttentionProblem& problem, std::int64_t batch) {
+  if (problem.query_begins != nullptr) {
+    const std::int64_t *q = problem.query_begins + batch, *k = problem.key_begins + batch;
+    return {q[0], q[1] - q[0], k[0], k[1] - k[0]};
+  }
+  return {0, problem.num_queries, 0, problem.key_counts != nullptr ? problem.key_counts[batch] : problem.num_keys};
+}
+
+KeyRange visible_keys(std::int64_t first_position, std::int64_t left, std::int64_t right, std::int64_t num_keys,
+                      std::int64_t first, std::int64_t last) {
+  KeyRange range{0, num_keys};
+  if (left < kNoLimit) range.begin = std::clamp<std::int64_t>(first_position + first - left, 0, num_keys);
+  if (right < kNoLimit) range.end = std::clamp<std::int64_t>(first_position + last + right + 1, 0, num_keys);
+  range.end = std::max(range.begin, range.end);
+  return range;
+}
+
 Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int max_threads) {
   Plan plan{};
-  const std::int64_t heads = problem.batch * problem.num_kv_heads;
-  const std::int64_t keys = visible_keys(problem);
-  plan.rows = problem.num_queries * (problem.num_heads / std::max<std::int64_t>(problem.num_kv_heads, 1));
-  const double work = static_cast<double>(heads) * static_cast<double>(plan.rows) *
-                      static_cast<double>(keys) *
-                      static_cast<double>(problem.head_dim + problem.value_dim) * (problem.causal ? 0.5 : 1.0);
+  const Extent extent = extent_of(problem);
+  const double work = static_cast<double>(problem.num_kv_heads) * extent.pairs *
+                      static_cast<double>(problem.head_dim + problem.value_dim);
   plan.num_threads = static_cast<int>(std::clamp(work / kWorkPerThread, 1.0, static_cast<double>(max_threads)));
-  plan.rows_per_task = kernels.rows_per_task;
-  if (heads * divide_up(plan.rows, plan.rows_per_task) < kTasksPerThread * plan.num_threads) {
-    plan.rows_per_task = kernels.rows_per_panel;
+
+  const auto count_tasks = [&](std::int64_t rows_per_task) {
+    plan.rows_per_task = rows_per_task;
+    if (problem.query_begins == nullptr) {
+      plan.tasks_per_head = divide_up(rows_of(problem, sequence_of(problem, 0)), rows_per_task);
+      plan.num_tasks = problem.batch * problem.num_kv_heads * plan.tasks_per_head;
+      return;
+    }
+    plan.first_tasks.assign(1, 0);
+    for (std::int64_t b = 0; b < problem.batch; ++b) {
+      const std::int64_t tasks = divide_up(rows_of(problem, sequence_of(problem, b)), rows_per_task);
+      plan.first_tasks.push_back(plan.first_tasks.back() + problem.num_kv_heads * tasks);
+    }
+    plan.num_tasks = plan.first_tasks.back();
+  };
+  count_tasks(kernels.rows_per_task);
+  if (plan.num_tasks < kTasksPerThread * plan.num_threads) count_tasks(kernels.rows_per_panel);
+
+  plan.num_spans = 1;
+  if (plan.num_tasks < 2 * plan.num_threads && extent.keys.begin < extent.keys.end) {
+    // Too few tasks for the threads, but long ones: the spans of a task go to several threads.
+    plan.first_span = extent.keys.begin / kKeysPerSpan;
+    plan.num_spans = divide_up(extent.keys.end, kKeysPerSpan) - plan.first_span;
   }
-  plan.tasks_per_head = divide_up(plan.rows, plan.rows_per_task);
-  plan.num_tasks = heads * plan.tasks_per_head;
-  // Too few tasks for the threads, but long ones: the spans of a task go to several threads.
-  plan.num_spans = plan.num_tasks < 2 * plan.num_threads ? std::max<std::int64_t>(divide_up(keys, kKeysPerSpan), 1) : 1;
   plan.num_threads = static_cast<int>(std::min<std::int64_t>(plan.num_threads, plan.num_tasks * plan.num_spans));
   return plan;
 }
 
 TaskPlace place_of(const Plan& plan, const AttentionProblem& problem, std::int64_t index) {
-  const std::int64_t head = index / plan.tasks_per_head;
-  const std::int64_t block = plan.tasks_per_head - 1 - index % plan.tasks_per_head;
   TaskPlace place{};
-  place.batch = head / problem.num_kv_heads;
-  place.kv_head = head % problem.num_kv_heads;
+  std::int64_t tasks_per_head = plan.tasks_per_head;
+  if (plan.first_tasks.empty()) {
+    place.batch = index / (problem.num_kv_heads * tasks_per_head);
+    index -= place.batch * problem.num_kv_heads * tasks_per_head;
+  } else {
+    const auto next = std::upper_bound(plan.first_tasks.begin(), plan.first_tasks.end(), index);
+    place.batch = next - plan.first_tasks.begin() - 1;
+    tasks_per_head = (*next - next[-1]) / problem.num_kv_heads;
+    index -= next[-1];
+  }
+  place.sequence = sequence_of(problem, place.batch);
+  place.kv_head = index / tasks_per_head;
+  const std::int64_t block = tasks_per_head - 1 - index % tasks_per_head;
   place.first_row = block * plan.rows_per_task;
-  place.num_rows = std::min(plan.rows_per_task, plan.rows - place.first_row);
-  place.cold = plan.tasks_per_head - 1 - block < plan.num_threads;
+  place.num_rows = std::min(plan.rows_per_task, rows_of(problem, place.sequence) - place.first_row);
+  place.cold = tasks_per_head - 1 - block < plan.num_threads;
   return place;
 }
 

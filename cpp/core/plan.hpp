@@ -2,22 +2,37 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "problem.hpp"
 
 namespace headway {
 
+// One batch entry: its first token in q and in k, and how many there are.
+struct Sequence {
+  std::int64_t first_query, num_queries, first_key, num_keys;
+};
+Sequence sequence_of(const AttentionProblem& problem, std::int64_t batch);
+
+struct KeyRange {
+  std::int64_t begin, end;  // equal where it is empty
+};
+// The keys that some token from `first` to `last` sees.
+KeyRange visible_keys(std::int64_t first_position, std::int64_t left, std::int64_t right, std::int64_t num_keys,
+                      std::int64_t first, std::int64_t last);
+
 struct Plan {
-  std::int64_t rows;             // query rows of one key head: num_queries * group
   std::int64_t rows_per_task;
-  std::int64_t tasks_per_head;
-  std::int64_t num_tasks;        // batch * num_kv_heads * tasks_per_head
-  std::int64_t num_spans;        // spans of keys that several threads work on at once; 1: a task stays in its thread
+  std::int64_t tasks_per_head;           // where all batch entries have as many
+  std::vector<std::int64_t> first_tasks;  // else (batch + 1): the first task of each entry
+  std::int64_t num_tasks;
+  std::int64_t first_span, num_spans;    // of keys that several threads work on at once; 1: a task stays in its thread
   int num_threads;
 };
 
 struct TaskPlace {
   std::int64_t batch, kv_head, first_row, num_rows;
+  Sequence sequence;
   bool cold;  // its thread has not read these keys and values yet
 };
 

@@ -13,6 +13,10 @@ inline std::size_t element_size(ElementKind kind) {
   return kind == ElementKind::kFloat64 ? 8 : kind == ElementKind::kFloat32 ? 4 : 2;
 }
 
+inline std::size_t element_size(MaskKind kind) {
+  return kind == MaskKind::kBool ? 1 : element_size(static_cast<ElementKind>(kind));
+}
+
 // Of the type that sums are made in.
 inline std::size_t accumulation_size(ElementKind kind) { return kind == ElementKind::kFloat64 ? 8 : 4; }
 
@@ -20,6 +24,13 @@ inline std::size_t accumulation_size(ElementKind kind) { return kind == ElementK
 struct TensorView {
   void* data = nullptr;
   std::ptrdiff_t batch_stride = 0, head_stride = 0, token_stride = 0;
+};
+
+// (batch, num_heads, num_queries, num_keys), any strides, counted in elements.
+struct MaskView {
+  const void* data = nullptr;  // null: no mask
+  MaskKind kind = MaskKind::kBool;
+  std::ptrdiff_t batch_stride = 0, head_stride = 0, token_stride = 0, key_stride = 0;
 };
 
 struct AttentionProblem {
@@ -33,7 +44,19 @@ struct AttentionProblem {
   TensorView lse;     // (batch, num_heads, num_queries) in the accumulation type, or no data
   const std::int64_t* positions;  // (batch): key position at which query 0 stands
   std::optional<double> scale;    // 1 / sqrt(head_dim) where it is not given
-  bool causal;
+  std::int64_t left = kNoLimit, right = kNoLimit;  // keys seen before and after a query's own position; causal: right = 0
+
+  // Batch entries of different lengths. Packed: the tokens of entry b are query_begins[b] .. query_begins[b + 1] - 1 of q,
+  // out and lse, and key_begins likewise of k and v; then the batch strides are 0, and num_queries and num_keys are the
+  // longest entry's.
+  const std::int64_t* query_begins = nullptr;  // (batch + 1), or null
+  const std::int64_t* key_begins = nullptr;
+  const std::int64_t* key_counts = nullptr;    // (batch): keys that count, at most num_keys; or null
+
+  double softcap = 0;              // 0: none
+  const double* slopes = nullptr;  // (batch, num_heads), or null
+  const double* sinks = nullptr;   // (num_heads), or null
+  MaskView mask;
 };
 
 }  // namespace headway

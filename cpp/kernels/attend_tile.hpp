@@ -45,6 +45,45 @@ struct RowFetch {
   }
 };
 
+// Weights of one group of keys from `key` on, for kWide vectors of lanes from `lane` on; x (kKeysPerGroup, kWide) are the
+// products, or scores. The keys of the block before `first` count for nothing.
+template <class S, int kWide, int kLanes>
+[[gnu::always_inline]] inline void weigh_group(const TileArgs<typename S::Real>& args, const typename S::Vec (*x)[kWide],
+                                               int lane, std::int64_t key, std::int64_t first = 0) {
+  using Real = typename S::Real;
+  using Vec = typename S::Vec;
+  const Vec scale2 = S::set1(args.scale.scale2);
+  Vec largest[kWide];
+  auto raised = S::greater(S::zero(), S::zero());
+#pragma GCC unroll 32
+  for (int j = 0; j < kWide; ++j) {
+    largest[j] = S::max(S::max(x[0][j], x[1][j]), S::max(x[2][j], x[3][j]));
+    raised = S::either(raised, S::greater(largest[j], S::load(args.state->bound + lane + j * S::kLanes)));
+  }
+  if (__builtin_expect(S::any(raised), 0)) {
+    alignas(64) Real products[kWide * S::kLanes];
+#pragma GCC unroll 32
+    for (int j = 0; j < kWide; ++j) S::store(products + j * S::kLanes, largest[j]);
+    raise_reference<S, kWide>(*args.state, args.scale, products, lane, args.weights + first * kLanes, key - first,
+                              args.task->value_dim, kLanes);
+  }
+
+  Real* weights = args.weights + key * kLanes + lane;
+#pragma GCC unroll 32
+  for (int j = 0; j < kWide; ++j) {
+    const Vec reference = S::load(args.state->reference + lane + j * S::kLanes);
+    Real* sums = args.state->sum + lane + j * S::kLanes;
+    Vec sum = S::load(sums);
+#pragma GCC unroll 32
+    for (int i = 0; i < kKeysPerGroup; ++i) {
+      const Vec weight = exp2<S>(S::mul(S::sub(x[i][j], reference), scale2));
+      sum = S::add(sum, weight);
+      S::store(weights + i * kLanes + j * S::kLanes, weight);
+    }
+    S::store(sums, sum);
+  }
+}
+
 // Scores of kRows keys from `key` on (in the block) for the vectors kFirst .. kVecs - 1 of the panel, and from them
 // the weights: the exponential follows the product while the scores are still in registers.
 template <class S, int kVecs, int kFirst, int kRows, bool kMasked, bool kFetch = false>
@@ -75,7 +114,6 @@ template <class S, int kVecs, int kFirst, int kRows, bool kMasked, bool kFetch =
     multiply(NoFetch{});
   }
 
-  const Vec scale2 = S::set1(args.scale.scale2);
 #pragma GCC unroll 32
   for (int group = 0; group < kRows; group += kKeysPerGroup) {
     if constexpr (kMasked) {
@@ -90,35 +128,7 @@ template <class S, int kVecs, int kFirst, int kRows, bool kMasked, bool kFetch =
       }
     }
 
-    Vec largest[kWide];
-    auto raised = S::greater(S::zero(), S::zero());
-#pragma GCC unroll 32
-    for (int j = 0; j < kWide; ++j) {
-      largest[j] = S::max(S::max(acc[group][j], acc[group + 1][j]), S::max(acc[group + 2][j], acc[group + 3][j]));
-      raised = S::either(raised, S::greater(largest[j], S::load(args.state->bound + kLane + j * S::kLanes)));
-    }
-    if (__builtin_expect(S::any(raised), 0)) {
-      alignas(64) Real products[kWide * S::kLanes];
-#pragma GCC unroll 32
-      for (int j = 0; j < kWide; ++j) S::store(products + j * S::kLanes, largest[j]);
-      raise_reference<S, kWide>(*args.state, args.scale, products, kLane, args.weights, key + group,
-                                args.task->value_dim, kLanes);
-    }
-
-    Real* weights = args.weights + (key + group) * kLanes + kLane;
-#pragma GCC unroll 32
-    for (int j = 0; j < kWide; ++j) {
-      const Vec reference = S::load(args.state->reference + kLane + j * S::kLanes);
-      Real* sums = args.state->sum + kLane + j * S::kLanes;
-      Vec sum = S::load(sums);
-#pragma GCC unroll 32
-      for (int i = 0; i < kKeysPerGroup; ++i) {
-        const Vec weight = exp2<S>(S::mul(S::sub(acc[group + i][j], reference), scale2));
-        sum = S::add(sum, weight);
-        S::store(weights + i * kLanes + j * S::kLanes, weight);
-      }
-      S::store(sums, sum);
-    }
+    weigh_group<S, kWide, kLanes>(args, acc + group, kLane, key + group);
   }
 }
 

@@ -13,9 +13,26 @@ inline constexpr int kNumElementKinds = 4;
 // What store_scores writes for each (query row, key).
 enum class ScoreStage : std::int32_t {
   kScaled,   // scale * q.k, whether or not the row may see the key
-  kMasked,   // the same, -inf where the key is hidden
+  kCapped,   // after the soft cap, likewise
+  kMasked,   // after ALiBi and the numbers of a mask, too; -inf where the key is hidden
   kWeights,  // exp(score - lse), 0 where the key is hidden; needs the spans attended first
 };
+
+// What the elements of a mask are: bytes, 0 = hidden; or numbers that are added to the scores, -inf = hidden.
+enum class MaskKind : std::int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3, kBool = 4 };
+
+// What acts on the scores of a task beside its scale, in this order: soft cap, ALiBi, the mask's numbers, hiding, sinks.
+struct ScoreOptions {
+  double softcap;        // score <- softcap * tanh(score / softcap); 0: no cap
+  const double* slopes;  // (group): score <- score - slope * |position - key|; or null
+  const double* sinks;   // (group): one more score in the softmax's sum, -inf for none; or null
+  const void* mask;      // (num_queries, group, keys); or null. Its strides count elements
+  MaskKind mask_kind;
+  std::ptrdiff_t mask_token_stride, mask_head_stride, mask_key_stride;
+};
+
+// No limit, for AttentionTask::left and right.
+inline constexpr std::int64_t kNoLimit = std::int64_t{1} << 61;
 
 // A block of query rows that share one key head of one batch entry. Row r is query head r % group of the group
 // and token r / group, so that the heads of a group fill the vector lanes together. Strides count elements.
@@ -27,11 +44,14 @@ struct AttentionTask {
   std::ptrdiff_t q_token_stride, q_head_stride;
   std::ptrdiff_t k_token_stride, v_token_stride;
   std::ptrdiff_t out_token_stride, out_head_stride;
-  std::int64_t group, num_keys, head_dim, value_dim;
+  std::int64_t group, head_dim, value_dim;
+  std::int64_t num_keys;             // that any row may see
   std::int64_t first_row, num_rows;  // num_rows <= KindKernels::rows_per_task
-  std::int64_t first_position;       // key position of token 0: token t sees keys 0 .. first_position + t
+  std::int64_t first_position;       // key position of token 0, at most 2^62 away
+  std::int64_t left, right;          // token t at position p = first_position + t sees keys p - left .. p + right;
+                                     // causal: right = 0
   double scale;
-  bool causal;                       // otherwise every token sees every key
+  ScoreOptions options;
   bool cold;                         // first of its thread to read these keys and values: they are fetched ahead
   bool wide_out;                     // out holds the accumulation type, not the type of q
   void* workspace;                   // workspace_bytes, 64-byte aligned, kept from begin to finish

@@ -15,6 +15,8 @@ struct KeyBlock {
   std::ptrdiff_t key_stride, value_stride;
   std::int64_t count;
   std::int64_t offset;  // of the first key from the span's first
+  const Real* clean;    // (count, value_dim): `values`, or a copy without those that are not finite; null: not looked at
+  std::ptrdiff_t clean_stride;
 
   // The rows of a group of keys; the padded copy where fewer than a whole group are left.
   const Real* group(std::int64_t key) const { return key + kKeysPerGroup <= count ? keys + key * key_stride : tail; }

@@ -1,13 +1,14 @@
 // What the products of pairs work on: the workspace of a task, its packed queries, and blocks of keys and values.
 #pragma once
 
+#include "finish.hpp"
 #include "prefill.hpp"
 #include "vec_avx512.hpp"
 
 namespace headway {
 namespace {
 
-inline constexpr int kKeysPerJudgement = 32;  // divides kKeysPerBlock; a multiple of what a product takes at a time
+inline constexpr int kKeysPerJudgement = kBlockStep;  // a multiple of what a product takes at a time
 
 struct PairWorkspace : Workspace<float> {
   float* scores;           // (kKeysPerJudgement, lanes)
@@ -46,18 +47,7 @@ std::size_t lay_out_pairs(PairWorkspace& w, char* base, std::int64_t head_dim, s
   const auto halves = [&](std::int64_t count) { return reinterpret_cast<BFloat16*>(take(count * 2)); };
   w.weights = floats(kKeysPerBlock / 2 * kLanes);
   w.scores = floats(kKeysPerJudgement * kLanes);
-  for (int p = 0; p < Products::kPanels; ++p) {
-    auto& panel = w.panels[p];
-    panel.queries = floats(depth / 2 * kLanes);
-    panel.limits = floats(kLanes);
-    Softmax<float>* states[] = {&panel.total, &panel.span};
-    for (auto* state : states) {
-      state->context = floats(values * kLanes);
-      state->reference = floats(kLanes);
-      state->sum = floats(kLanes);
-      state->bound = floats(kLanes);
-    }
-  }
+  lay_out_panels<VecF32>(w, Products::kPanels, depth / 2 * kLanes, values * kLanes, floats);
   w.rows = halves(VecF32::kLanes * depth);
   w.key_rows = halves(kKeysPerBlock * depth);
   w.clean_values = halves(kKeysPerBlock * value_dim);

@@ -32,6 +32,8 @@ struct PairArgs {
   float* scores;   // (kKeysPerJudgement, lanes)
   float* weights;  // (kKeysPerBlock / 2, lanes): pairs
   SoftmaxScale<float> scale;
+  const float* bias;  // (kKeysPerBlock, lanes): what a mask adds to the scores, or null
+  std::int64_t begin;  // keys of the block before this one, a multiple of kKeysPerJudgement, are seen by no lane
   std::int64_t ends[VecF32::kPanelVecs];  // keys of the block that some lane of each vector sees; rising
 };
 
@@ -48,15 +50,16 @@ template <class Products>
   raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes);
   const auto moved = S::sub(before, S::load(args.state->reference + lane));
   const auto factor = S::select(fresh, S::set1(1), exp2<S>(S::mul(moved, S::set1(args.scale.scale2))));
-  for (std::int64_t key = 0; key < begin; key += 2) {
+  for (std::int64_t key = args.begin; key < begin; key += 2) {
     float* p = args.weights + key / 2 * lanes + lane;
     const auto [even, odd] = Products::split(S::load(p));
     S::store(p, Products::pair(S::mul(even, factor), S::mul(odd, factor)));
   }
 }
 
-// Scores (kKeysPerJudgement, lanes) of the keys from `begin` on, for the vector of lanes from `lane` on, of which keys
-// [0, end) of the block are seen by some lane -> pairs of weights (kKeysPerBlock / 2, lanes).
+// Products (kKeysPerJudgement, lanes) of the keys from `begin` on, for the vector of lanes from `lane` on, of which keys
+// [0, end) of the block are seen by some lane -> pairs of weights (kKeysPerBlock / 2, lanes). Only a task with more than
+// the causal rule makes scores of them first.
 template <class Products>
 [[gnu::noinline]] void weigh_pairs(const PairArgs& args, int lane, std::int64_t begin, std::int64_t end) {
   using S = VecF32;
@@ -65,8 +68,18 @@ template <class Products>
   const float* scores = args.scores + lane;
   const Vec limit = S::load(args.panel->limits + lane), hidden = S::set1(-static_cast<float>(__builtin_inf()));
   const std::int64_t offset = args.block->offset + begin;
-  const bool full = static_cast<std::int64_t>(args.panel->limits[lane]) + 1 >= offset + kKeysPerJudgement &&
-                    end >= begin + kKeysPerJudgement;
+  if (static_cast<std::int64_t>(args.panel->starts[lane]) >= offset + kKeysPerJudgement) {  // no lane sees any
+    for (int i = 0; i < kKeysPerJudgement; i += 2) S::store(args.weights + (begin + i) / 2 * lanes + lane, S::zero());
+    return;
+  }
+  const bool shaped = workspace_of<S>(*args.task).shaped || args.bias != nullptr ||
+                      static_cast<std::int64_t>(args.panel->starts[lane + S::kLanes - 1]) > offset;
+  if (shaped) {
+    const ScoreTile<float> tile{args.scores, args.bias != nullptr ? args.bias + begin * lanes : nullptr, offset, kKeysPerJudgement};
+    make_scores<S>(*args.task, *args.panel, lane, tile, ScoreStage::kWeights);
+  }
+  const bool full = shaped || (static_cast<std::int64_t>(args.panel->limits[lane]) + 1 >= offset + kKeysPerJudgement &&
+                               end >= begin + kKeysPerJudgement);
   const int count = end - begin < kKeysPerJudgement ? static_cast<int>(end - begin) : kKeysPerJudgement;
   const auto masked = [&](int i) {  // -inf where the lane may not see the key
     const auto seen = S::not_less(limit, S::set1(static_cast<float>(offset + i)));
@@ -106,42 +119,36 @@ template <class Products>
   S::store(args.state->sum + lane, sum);
 }
 
-// Adds the values that were left out of the product, after the others of the block, to the lanes that see them: these
-// become NaN or infinite.
-inline void add_not_finite(const PairArgs& args) {
-  using S = VecF32;
-  const int lanes = args.panel->vecs * S::kLanes;
-  for (std::int64_t key = 0; key < args.ends[args.panel->vecs - 1]; ++key) {
-    for (std::int64_t d = 0; d < args.task->value_dim; ++d) {
-      const BFloat16 x = args.block->values[key * args.block->value_stride + d];
-      if (is_finite(x)) continue;
-      for (int j = 0; j < args.panel->vecs; ++j) {
-        if (key >= args.ends[j]) continue;
-        const int lane = j * S::kLanes;
-        const auto seen = S::not_less(S::load(args.panel->limits + lane), S::set1(static_cast<float>(args.block->offset + key)));
-        alignas(64) float weights[S::kLanes];
-        const auto* pairs = reinterpret_cast<const BFloat16*>(args.weights + key / 2 * lanes + lane);
-        for (int i = 0; i < S::kLanes; ++i) weights[i] = widen(pairs[2 * i + key % 2]);
-        float* context = args.state->context + d * lanes + lane;
-        S::store(context, S::fma_where(seen, S::set1(widen(x)), S::load(weights), S::load(context)));
-      }
-    }
-  }
+// Weights of one key and a vector of lanes, out of the pairs.
+inline VecF32::Vec weights_of_key(const PairArgs& args, std::int64_t key, int lane) {
+  constexpr int kLanes = VecF32::kLanes;
+  alignas(64) float weights[kLanes];
+  const auto* pairs = reinterpret_cast<const BFloat16*>(args.weights + key / 2 * args.panel->vecs * kLanes + lane);
+  for (int i = 0; i < kLanes; ++i) weights[i] = widen(pairs[2 * i + key % 2]);
+  return VecF32::load(weights);
 }
 
-// One block of keys for one panel.
+// One block of keys, the first of which is first_key, for one panel.
 template <class Products>
-void attend_pairs(PairArgs& args) {
+void attend_pairs(PairArgs& args, std::int64_t first_key) {
   using S = VecF32;
+  auto& w = workspace_of<S>(*args.task);
   const int vecs = args.panel->vecs;
   for (int j = 0; j < vecs; ++j) {
     const std::int64_t end = static_cast<std::int64_t>(args.panel->limits[(j + 1) * S::kLanes - 1]) + 1 - args.block->offset;
     args.ends[j] = end < 0 ? 0 : end > args.block->count ? args.block->count : end;
   }
-  if (args.ends[vecs - 1] == 0) return;
+  const std::int64_t start = args.panel->first_start - first_key;
+  if (args.ends[vecs - 1] <= (start > 0 ? start : 0)) return;
+  args.begin = start > 0 ? start / kKeysPerJudgement * kKeysPerJudgement : 0;
+  if (args.task->options.mask != nullptr) {
+    const Shown shown = load_mask<S>(*args.task, *args.panel, first_key, args.ends[vecs - 1], w.bias);
+    if (shown == Shown::kNothing) return;
+    args.bias = shown == Shown::kPart ? w.bias : nullptr;
+  }
   with_vecs<S>(vecs, [&](auto n) {
     constexpr int kVecs = decltype(n)::value;
-    for (std::int64_t begin = 0; begin < args.ends[kVecs - 1]; begin += kKeysPerJudgement) {
+    for (std::int64_t begin = args.begin; begin < args.ends[kVecs - 1]; begin += kKeysPerJudgement) {
       Products::template scores<kVecs>(args, begin);
       for (int j = 0; j < kVecs; ++j) {
         if (args.ends[j] > begin) weigh_pairs<Products>(args, j * S::kLanes, begin, args.ends[j]);
@@ -149,8 +156,13 @@ void attend_pairs(PairArgs& args) {
     }
     Products::template context<kVecs>(args);
   });
-  if (args.block->cleaned) add_not_finite(args);
   args.state->started = true;
+  if (!args.block->cleaned) return;
+  const PairBlock& block = *args.block;
+  add_not_finite<S>(
+      *args.task, *args.panel, *args.state, args.bias, block.offset, args.begin, args.ends[vecs - 1],
+      [&](std::int64_t key, std::int64_t d) { return widen(block.values[key * block.value_stride + d]); },
+      [&](std::int64_t key, int lane) { return weights_of_key(args, key, lane); });
 }
 
 // Keys [key_begin, key_end), one span, for every panel of the task.
@@ -164,8 +176,8 @@ void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::i
         return load_pairs<Products>(task, begin, count, key_begin);
       },
       [&](const PairBlock& block, Panel<float>& panel, Softmax<float>& state, bool) {
-        PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, w.scale, {}};
-        attend_pairs<Products>(args);
+        PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, w.scale, nullptr, 0, {}};
+        attend_pairs<Products>(args, key_begin + block.offset);
       });
 }
 
@@ -180,8 +192,8 @@ void finish_pairs(const AttentionTask& task, double* reference, double* sum) {
       const auto times = S::load(inverse + lane);
       float* context = panel.total.context + lane;
       for (std::int64_t d = 0; d < task.value_dim; d += 2) {  // row d / 2 <- rows d and d + 1
-        const auto even = S::mul(S::load(context + d * lanes), times);
-        const auto odd = S::mul(S::load(context + (d + 1) * lanes), times);
+        const auto even = S::mul(S::add(S::load(context + d * lanes), S::zero()), times);  // +0, see store_rows
+        const auto odd = S::mul(S::add(S::load(context + (d + 1) * lanes), S::zero()), times);
         S::store(context + d / 2 * lanes, Products::pair(even, odd));
       }
       float* words[S::kLanes] = {};

@@ -125,7 +125,7 @@ struct DotPairs {
         acc[i][j] = args.state->started ? VecF32::load(context + i * kLanes + j * VecF32::kLanes) : VecF32::zero();
       }
     }
-    add_pairs<kVecs, 0, kRows>(acc, args, reinterpret_cast<const float*>(args.block->packed) + d, 0);
+    add_pairs<kVecs, 0, kRows>(acc, args, reinterpret_cast<const float*>(args.block->packed) + d, args.begin / 2);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 16

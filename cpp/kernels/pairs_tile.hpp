@@ -85,7 +85,7 @@ struct TilePairs {
           tile_zero<kVec>();
         }
       });
-      add_keys<kVecs, 0>(args, args.block->packed + d * kKeysPerBlock, 0);
+      add_keys<kVecs, 0>(args, args.block->packed + d * kKeysPerBlock, args.begin);
       for_tiles<0, kVecs>([&](auto j) {
         tile_store<decltype(j)::value>(context + decltype(j)::value * VecF32::kLanes * kWord, kRow);
       });

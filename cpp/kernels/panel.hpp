@@ -11,15 +11,24 @@ namespace {
 inline constexpr int kPanelsPerTask = 2;
 inline constexpr int kMostPanels = 4;  // of tasks whose blocks of keys cost more to make ready
 inline constexpr int kKeysPerBlock = 128;  // divides kKeysPerSpan; a multiple of every tile's rows but the remainder
+inline constexpr int kBlockStep = 32;  // from a span's first key, blocks begin at multiples of this: divides kKeysPerBlock
+
+// The lowest finite number: what is below it is -inf.
+template <class Real>
+inline constexpr Real kLowest = sizeof(Real) == 4 ? static_cast<Real>(-__FLT_MAX__) : static_cast<Real>(-__DBL_MAX__);
 
 template <class Real>
 struct Panel {
   Real* queries;                  // (head_dim, lanes)
-  Real* limits;                   // (lanes): last key that the row sees, relative to the span
+  Real* limits;                   // (lanes): last key that the row sees, relative to the span; lanes rise
+  Real* starts;                   // (lanes): first key that it sees, likewise
+  Real* slopes;                   // (lanes): of ALiBi, where there are any
+  Real* positions;                // (lanes): the row's own position, likewise, see alibi_shift
   Softmax<Real> total, span;      // over the spans so far; over the present one
   std::int64_t first_row, num_rows;
   int vecs;                       // lanes = vecs * kLanes; lanes from num_rows on repeat the last row's limit
   std::int64_t first_limit, last_limit;  // last visible key of the first and the last row, absolute
+  std::int64_t first_start, last_start;  // first visible key, likewise
 };
 
 template <class Real>
@@ -27,12 +36,43 @@ struct Workspace {
   Panel<Real> panels[kMostPanels];
   int num_panels;
   SplitScale<Real> split{1};      // the task's scale
-  SoftmaxScale<Real> scale{1};    // likewise
+  SoftmaxScale<Real> scale{1};    // from what the softmax works on to weights
+  bool shaped;                    // that is scores, since something is done to them; else products
   Real* weights;  // (kKeysPerBlock, lanes): weights of one block, or its scores
   Real* keys;     // (kKeysPerBlock, head_dim): 16-bit keys, widened
   Real* values;   // (kKeysPerBlock, value_dim): 16-bit values, widened
   Real* tail;     // (kKeysPerGroup, head_dim): the last keys, padded with zeros to a whole group
+  Real* clean;    // (kKeysPerBlock, value_dim): values without those that are not finite
+  Real* bias;     // (kKeysPerBlock, lanes): what a mask adds to the scores of one block, -inf where it hides
+  Real* mask_rows;  // (kLanes, kKeysPerBlock): rows of a mask on their way into the lanes
+
+  // The unit of the softmax's references: what makes scores of them.
+  double unit() const { return shaped ? 1 : split.rest; }
 };
+
+// Layout of the parts that all kernels have; take(count) hands out memory for `count` numbers.
+template <class S, class Take>
+void lay_out_panels(Workspace<typename S::Real>& w, int panels, std::int64_t queries, std::int64_t context, const Take& take) {
+  constexpr std::int64_t kLanes = S::kPanelVecs * S::kLanes;
+  const auto take_state = [&](auto& state) {
+    state.context = take(context);
+    state.reference = take(kLanes);
+    state.sum = take(kLanes);
+    state.bound = take(kLanes);
+  };
+  for (int p = 0; p < panels; ++p) {
+    auto& panel = w.panels[p];
+    panel.queries = take(queries);
+    panel.limits = take(kLanes);
+    panel.starts = take(kLanes);
+    panel.slopes = take(kLanes);
+    panel.positions = take(kLanes);
+    take_state(panel.total);
+    take_state(panel.span);
+  }
+  w.bias = take(kKeysPerBlock * kLanes);
+  w.mask_rows = take(S::kLanes * kKeysPerBlock);
+}
 
 // Lays the workspace out in memory of the returned size; without memory (base = nullptr) only counts.
 template <class S>
@@ -46,23 +86,12 @@ std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t hea
     used += (static_cast<std::size_t>(count) * sizeof(Real) + 63) / 64 * 64;
     return p;
   };
-  const auto take_state = [&](Softmax<Real>& state) {
-    state.context = take(value_dim * kLanes);
-    state.reference = take(kLanes);
-    state.sum = take(kLanes);
-    state.bound = take(kLanes);
-  };
   w.weights = take(kKeysPerBlock * kLanes);
-  for (int p = 0; p < kPanelsPerTask; ++p) {
-    auto& panel = w.panels[p];
-    panel.queries = take(head_dim * kLanes);
-    panel.limits = take(kLanes);
-    take_state(panel.total);
-    take_state(panel.span);
-  }
+  lay_out_panels<S>(w, kPanelsPerTask, head_dim * kLanes, value_dim * kLanes, take);
   w.tail = take(kKeysPerGroup * head_dim);
   w.keys = take(widen ? kKeysPerBlock * head_dim : 0);
   w.values = take(widen ? kKeysPerBlock * value_dim : 0);
+  w.clean = take(kKeysPerBlock * value_dim);
   return used;
 }
 
@@ -89,12 +118,25 @@ template <bool kWrite>
   for (std::ptrdiff_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(p) + at, kWrite, 3);
 }
 
-// Last key that token sees, -1 if none.
+// Last key that token sees by its position, -1 if none.
 inline std::int64_t last_visible_key(const AttentionTask& task, std::int64_t token) {
   const std::int64_t last = task.num_keys - 1;
-  if (!task.causal) return last;
-  const std::int64_t limit = task.first_position + token;
+  if (task.right >= kNoLimit) return last;
+  const std::int64_t limit = task.first_position + token + task.right;
   return limit < -1 ? -1 : limit > last ? last : limit;
+}
+
+// First key that token sees by its position, num_keys if none.
+inline std::int64_t first_visible_key(const AttentionTask& task, std::int64_t token) {
+  if (task.left >= kNoLimit) return 0;
+  const std::int64_t start = task.first_position + token - task.left;
+  return start < 0 ? 0 : start > task.num_keys ? task.num_keys : start;
+}
+
+// Whether something changes scores, beside hiding some of them.
+inline bool shapes_scores(const ScoreOptions& options) {
+  return options.softcap > 0 || options.slopes != nullptr ||
+         (options.mask != nullptr && options.mask_kind != MaskKind::kBool);
 }
 
 // Cuts the task's rows into panels. pack(panel, lane, rows, count) puts `count` rows of queries (head_dim) into lanes
@@ -104,7 +146,8 @@ template <class S, class Element, class Pack>
                                               const Pack& pack) {
   w.num_panels = 0;
   w.split = SplitScale<typename S::Real>(task.scale);
-  w.scale = SoftmaxScale<typename S::Real>(w.split);
+  w.shaped = shapes_scores(task.options);
+  w.scale = w.shaped ? SoftmaxScale<typename S::Real>(1) : SoftmaxScale<typename S::Real>(w.split);
   std::int64_t rows_left = task.num_rows;
   RowCursor row(task.first_row, task.group);
   for (auto& panel : w.panels) {
@@ -116,11 +159,13 @@ template <class S, class Element, class Pack>
     panel.vecs = panel.num_rows <= S::kLanes ? 1 : panel.num_rows <= 2 * S::kLanes ? 2 : S::kPanelVecs;
     const int lanes = panel.vecs * S::kLanes;
     panel.first_limit = last_visible_key(task, row.token);
+    panel.first_start = first_visible_key(task, row.token);
     for (int lane = 0; lane < lanes; lane += S::kLanes) {
       const Element* rows[S::kLanes] = {};
       int count = 0;
       for (; count < S::kLanes && lane + count < panel.num_rows; ++count) {
         panel.last_limit = last_visible_key(task, row.token);
+        panel.last_start = first_visible_key(task, row.token);
         rows[count] = static_cast<const Element*>(task.q) + row.offset(task.q_token_stride, task.q_head_stride);
         row.next();
       }
@@ -148,27 +193,56 @@ void begin_task(const AttentionTask& task) {
   }
 }
 
-// Writes the limits of the panel's lanes relative to the span. They fit float32 exactly: a span is short.
-template <class S>
-void set_limits(const AttentionTask& task, Panel<typename S::Real>& panel, std::int64_t key_begin) {
-  const auto relative = [&](std::int64_t limit) {
-    limit -= key_begin;
-    return static_cast<std::int32_t>(limit < -1 ? -1 : limit > kKeysPerSpan ? kKeysPerSpan : limit);
-  };
-  const int lanes = panel.vecs * S::kLanes;
-  const std::int32_t first = relative(panel.first_limit), last = relative(panel.last_limit);
+// lanes <- base + token of each row, but at least `first`, what the first row gets, and at most `last`, the last row's.
+template <class Real>
+void fill_rising(const AttentionTask& task, const Panel<Real>& panel, int lanes, std::int64_t base, std::int64_t first,
+                 std::int64_t last, Real* out) {
   if (first == last) {
-    for (int lane = 0; lane < lanes; ++lane) panel.limits[lane] = static_cast<typename S::Real>(first);
+    for (int lane = 0; lane < lanes; ++lane) out[lane] = static_cast<Real>(first);
     return;
   }
-  // Rising by one per token, between what the first and the last row see.
   RowCursor row(panel.first_row, task.group);
   const std::int64_t token = row.token;
-  const std::int64_t start = task.first_position - key_begin;
   for (int lane = 0; lane < lanes; ++lane) {
-    const std::int64_t limit = start + (task.group == 1 ? token + lane : row.token);
-    panel.limits[lane] = static_cast<typename S::Real>(limit < first ? first : limit > last ? last : limit);
+    const std::int64_t value = base + (task.group == 1 ? token + lane : row.token);
+    out[lane] = static_cast<Real>(value < first ? first : value > last ? last : value);
     if (task.group != 1) row.next();
+  }
+}
+
+// ALiBi counts the distance from where the row stands among its keys; a row that stands outside of them is moved to
+// the nearest one, which changes all its scores by the same amount: the returned part of its position.
+inline std::int64_t position_outside(const AttentionTask& task, std::int64_t token) {
+  const std::int64_t position = task.first_position + token, last = task.num_keys > 0 ? task.num_keys - 1 : 0;
+  return position < 0 ? position : position > last ? position - last : 0;
+}
+
+// What that change is: to be added to the row's scores, and to its lse.
+inline double alibi_shift(const AttentionTask& task, std::int64_t token, std::int64_t head) {
+  const std::int64_t outside = position_outside(task, token);
+  return -task.options.slopes[head] * static_cast<double>(outside < 0 ? -outside : outside);
+}
+
+// Writes what the panel's lanes see, and where they stand, relative to the span. The limits fit float32 exactly: a span
+// is short.
+template <class S>
+void set_limits(const AttentionTask& task, Panel<typename S::Real>& panel, std::int64_t key_begin) {
+  using Real = typename S::Real;
+  const auto relative = [&](std::int64_t key) {
+    key -= key_begin;
+    return key < -1 ? -1 : key > kKeysPerSpan ? kKeysPerSpan : key;
+  };
+  const int lanes = panel.vecs * S::kLanes;
+  const std::int64_t base = task.first_position - key_begin;
+  fill_rising(task, panel, lanes, base + task.right, relative(panel.first_limit), relative(panel.last_limit), panel.limits);
+  fill_rising(task, panel, lanes, base - task.left, relative(panel.first_start), relative(panel.last_start), panel.starts);
+  if (task.options.slopes == nullptr) return;
+  RowCursor row(panel.first_row, task.group);
+  for (int lane = 0; lane < lanes; ++lane) {
+    const bool used = lane < panel.num_rows;
+    panel.slopes[lane] = used ? static_cast<Real>(task.options.slopes[row.head]) : 0;
+    panel.positions[lane] = used ? static_cast<Real>(base + row.token - position_outside(task, row.token)) : 0;
+    row.next();
   }
 }
 
@@ -199,12 +273,13 @@ template <class S, class Out, class Store>
 }
 
 // Lanes of matrix (depth, lanes), times factor (lanes), -> columns [column, column + depth) of the task's output rows.
+// Zeros come out as +0: the sign of a zero sum may be that of a value that was added times 0.
 template <class S, class Out>
 void store_rows(const AttentionTask& task, const Panel<typename S::Real>& panel, const typename S::Real* matrix,
                 std::int64_t depth, const typename S::Real* factor, std::int64_t column) {
   for_rows<S, Out>(task, panel, column, [&](int lane, Out* const(&rows)[S::kLanes], int count) {
     const auto times = S::load(factor + lane);
-    const auto scaled = [&](typename S::Vec x) { return S::mul(x, times); };
+    const auto scaled = [&](typename S::Vec x) { return S::mul(S::add(x, S::zero()), times); };
     store_transposed<S>(matrix + lane, panel.vecs * S::kLanes, depth, scaled, rows, count);
   });
 }

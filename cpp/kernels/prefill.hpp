@@ -8,7 +8,7 @@
 // on the tile shapes below. A key that a row may not see adds nothing to it, not even 0 * v: v may be NaN.
 #pragma once
 
-#include "attend_tile.hpp"
+#include "attend_scores.hpp"
 
 namespace headway {
 namespace {
@@ -42,15 +42,23 @@ template <class S, int kVecs, int kRows, bool kFetch>
 
 // One block of keys for one panel. kFetch: keys and values come from afar and are fetched ahead.
 template <class S, int kVecs, bool kFetch>
-void attend_block(const TileArgs<typename S::Real>& args, std::int64_t span_begin) {
+void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, std::int64_t span_begin) {
   constexpr int kScoreRows = S::kAccumulators / kVecs / kKeysPerGroup * kKeysPerGroup;
   constexpr int kContextRows = S::kContextAccumulators / kVecs;
   const auto& panel = *args.panel;
-  const std::int64_t begin = span_begin + args.block->offset;
-  const auto clamp = [&](std::int64_t n) { return n < 0 ? 0 : n > args.block->count ? args.block->count : n; };
+  const std::int64_t begin = span_begin + block.offset;
+  const auto clamp = [&](std::int64_t n) { return n < 0 ? 0 : n > block.count ? block.count : n; };
   const std::int64_t count = clamp(panel.last_limit + 1 - begin);  // seen by some lane
   const std::int64_t full = clamp(panel.first_limit + 1 - begin);  // seen by every lane
-  if (count == 0) return;
+  if (count <= clamp(panel.first_start - begin)) return;
+
+  const auto& w = workspace_of<S>(*args.task);
+  Shown shown = Shown::kAll;
+  if (args.task->options.mask != nullptr) shown = load_mask<S>(*args.task, panel, begin, count, w.bias);
+  if (shown == Shown::kNothing) return;
+  if (w.shaped || shown == Shown::kPart || panel.last_start > begin) {
+    return attend_scores<S, kVecs>(args, block, shown == Shown::kPart ? w.bias : nullptr);
+  }
 
   std::int64_t key = 0;
   for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false, kFetch>(args, key);
@@ -66,20 +74,22 @@ template <class S, class Element, class Load, class Attend>
 [[gnu::always_inline]] inline void walk_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end,
                                              const Load& load, const Attend& attend) {
   auto& w = workspace_of<S>(task);
-  std::int64_t visible_end = 0;
+  std::int64_t visible_begin = task.num_keys, visible_end = 0;
   for (int p = 0; p < w.num_panels; ++p) {
     auto& panel = w.panels[p];
     set_limits<S>(task, panel, key_begin);
     if (panel.total.started) panel.span.reset(panel.vecs * S::kLanes);
+    visible_begin = panel.first_start < visible_begin ? panel.first_start : visible_begin;
     visible_end = panel.last_limit + 1 > visible_end ? panel.last_limit + 1 : visible_end;
   }
+  const std::int64_t hidden = visible_begin > key_begin ? (visible_begin - key_begin) / kBlockStep * kBlockStep : 0;
   key_end = visible_end < key_end ? visible_end : key_end;
   bool joins[kMostPanels];
   for (int p = 0; p < w.num_panels; ++p) joins[p] = w.panels[p].total.started;
 
-  for (std::int64_t begin = key_begin; begin < key_end; begin += kKeysPerBlock) {
+  for (std::int64_t begin = key_begin + hidden; begin < key_end; begin += kKeysPerBlock) {
     const std::int64_t count = key_end - begin < kKeysPerBlock ? key_end - begin : kKeysPerBlock;
-    const auto block = load(begin, count);
+    auto block = load(begin, count);
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
       if (panel.last_limit < begin + count) prefetch_rows<Element>(task, panel.first_row, panel.num_rows);
@@ -101,16 +111,16 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
       [&](std::int64_t begin, std::int64_t count) {
         return load_block<S, Element>(task, begin, count, key_begin, task.value_dim > 0);
       },
-      [&](const KeyBlock<Real>& block, Panel<Real>& panel, Softmax<Real>& state, bool last) {
+      [&](KeyBlock<Real>& block, Panel<Real>& panel, Softmax<Real>& state, bool last) {
         const TileArgs<Real> args{&task, &block, &panel, &state, w.weights, w.scale,
                                   block.keys + (last ? 0 : block.count * block.key_stride)};
         with_vecs<S>(panel.vecs, [&](auto vecs) {
           constexpr int kVecs = decltype(vecs)::value;
           if (sizeof(Element) != 2 && task.cold && &panel == w.panels &&
               panel.first_limit + 1 >= key_begin + block.offset + block.count) {
-            attend_block<S, kVecs, true>(args, key_begin);
+            attend_block<S, kVecs, true>(args, block, key_begin);
           } else {
-            attend_block<S, kVecs, false>(args, key_begin);
+            attend_block<S, kVecs, false>(args, block, key_begin);
           }
         });
       });
@@ -124,49 +134,6 @@ void join_tasks(const AttentionTask& total, const AttentionTask& part) {
   for (int p = 0; p < to.num_panels; ++p) {
     join<S>(to.panels[p].total, from.panels[p].total, to.scale, total.value_dim, to.panels[p].vecs * S::kLanes);
   }
-}
-
-// For each panel: what the lse needs, unless reference is null; store(panel, inverse) then gets 1 / sum of each lane, by
-// which its context is to be multiplied. A row that saw nothing has context and inverse 0.
-template <class S, class Store>
-[[gnu::always_inline]] inline void finish_panels(const AttentionTask& task, double* reference, double* sum,
-                                                 const Store& store) {
-  using Real = typename S::Real;
-  auto& w = workspace_of<S>(task);
-  for (int p = 0; p < w.num_panels; ++p) {
-    auto& panel = w.panels[p];
-    const int lanes = panel.vecs * S::kLanes;
-    for (std::int64_t i = 0; reference != nullptr && i < panel.num_rows; ++i) {
-      *reference++ = static_cast<double>(panel.total.reference[i]) * w.split.rest;
-      *sum++ = static_cast<double>(panel.total.sum[i]);
-    }
-    alignas(64) Real inverse[S::kPanelVecs * S::kLanes];
-    for (int at = 0; at < lanes; at += S::kLanes) {
-      const auto total = S::load(panel.total.sum + at);
-      const auto empty = is_empty<S>(total);
-      S::store(inverse + at, S::div(S::set1(1), total));
-      if (!S::any(empty)) continue;
-      S::store(inverse + at, S::select(empty, S::zero(), S::load(inverse + at)));
-      for (std::int64_t d = 0; d < task.value_dim; ++d) {  // its values count for nothing, NaN included
-        Real* context = panel.total.context + d * lanes + at;
-        S::store(context, S::select(empty, S::zero(), S::load(context)));
-      }
-    }
-    store(panel, inverse);
-  }
-}
-
-// context / sum -> the output rows.
-template <class S, class Element>
-void finish_task(const AttentionTask& task, double* reference, double* sum) {
-  using Real = typename S::Real;
-  finish_panels<S>(task, reference, sum, [&](const Panel<Real>& panel, const Real* inverse) {
-    if (task.wide_out) {
-      store_rows<S, Real>(task, panel, panel.total.context, task.value_dim, inverse, 0);
-    } else {
-      store_rows<S, Element>(task, panel, panel.total.context, task.value_dim, inverse, 0);
-    }
-  });
 }
 
 }  // namespace

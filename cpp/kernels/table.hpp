@@ -3,7 +3,7 @@
 
 #include "peak.hpp"
 #include "projection.hpp"
-#include "scores.hpp"
+#include "store_scores.hpp"
 
 namespace headway {
 namespace {

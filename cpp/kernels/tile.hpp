@@ -17,9 +17,9 @@ struct NoFetch {};
 
 // acc (kRows, kVecs vectors) += A (kRows, depth) . B (depth, lanes). A is read where it lies and broadcast element by
 // element: A[i][n] = a[i * a_row_step + n * a_depth_step]. Each sum is one chain of FMAs in ascending depth. Vectors
-// before kFirst stay as they are. fetch(), called every kStepsPerFetch steps of the depth, may ask for what is needed
+// before kFirst and from kEnd on stay as they are. fetch(), called every kStepsPerFetch steps of the depth, may ask for what is needed
 // later, so that memory works while the product runs.
-template <class S, int kRows, int kVecs, int kFirst = 0, class Fetch = NoFetch>
+template <class S, int kRows, int kVecs, int kFirst = 0, int kEnd = kVecs, class Fetch = NoFetch>
 [[gnu::always_inline]] inline void multiply_tile(typename S::Vec (&acc)[kRows][kVecs], const typename S::Real* a,
                                                  std::ptrdiff_t a_row_step, std::ptrdiff_t a_depth_step,
                                                  const typename S::Real* b, std::ptrdiff_t b_depth_step,
@@ -27,12 +27,12 @@ template <class S, int kRows, int kVecs, int kFirst = 0, class Fetch = NoFetch>
   const auto step = [&](std::int64_t n) __attribute__((always_inline)) {
     typename S::Vec lanes[kVecs];
 #pragma GCC unroll 32
-    for (int j = kFirst; j < kVecs; ++j) lanes[j] = S::load(b + n * b_depth_step + j * S::kLanes);
+    for (int j = kFirst; j < kEnd; ++j) lanes[j] = S::load(b + n * b_depth_step + j * S::kLanes);
 #pragma GCC unroll 32
     for (int i = 0; i < kRows; ++i) {
       const auto x = S::set1(a[i * a_row_step + n * a_depth_step]);
 #pragma GCC unroll 32
-      for (int j = kFirst; j < kVecs; ++j) acc[i][j] = S::fma(x, lanes[j], acc[i][j]);
+      for (int j = kFirst; j < kEnd; ++j) acc[i][j] = S::fma(x, lanes[j], acc[i][j]);
     }
   };
   std::int64_t n = 0;

@@ -34,5 +34,44 @@ inline typename S::Vec exp2(typename S::Vec x) {
   return S::scale_pow2(S::not_less(x, S::set1(C::kSmallest)), p, x);
 }
 
+// (2^f - 1) / f = c0 + f * (c1 + ...) on 0 <= f < 1: minimax in the relative error.
+template <class Real> struct Exp2Minus1Coefficients;
+
+template <> struct Exp2Minus1Coefficients<float> {  // relative error of the polynomial 1.2e-8
+  static constexpr float kSeries[] = {0.69314717213857469021f,  0.24022713809999427491f,   0.055496565681393847957f,
+                                      0.0096506492320741227513f, 0.001271007718687015254f, 0.00020745497980641910234f};
+  static constexpr float kTanhIsOne = 10.0f;
+};
+
+template <> struct Exp2Minus1Coefficients<double> {  // 2.0e-17
+  static constexpr double kSeries[] = {0.69314718055994532349,    0.24022650695909721305,   0.055504108664964485215,
+                                       0.0096181291053618750857,  0.0013333558330114389624, 0.00015403521740492428416,
+                                       1.525298694425719285e-5,   1.3210752954827368999e-6, 1.0234573337420619848e-7,
+                                       6.6413133154254324461e-9,  6.1092829005651512206e-10};
+  static constexpr double kTanhIsOne = 20.0;
+};
+
+// tanh |x| = m / (m + 2) with m = e^2|x| - 1, made without cancellation: 2^(n + f) - 1 = 2^n (2^f - 1) + (2^n - 1).
+// Infinity gives 1; NaN stays NaN.
+template <class S>
+inline typename S::Vec tanh(typename S::Vec x) {
+  using C = Exp2Minus1Coefficients<typename S::Real>;
+  constexpr int kTerms = sizeof(C::kSeries) / sizeof(C::kSeries[0]);
+  const auto negative = S::greater(S::zero(), x);
+  const auto magnitude = S::select(negative, S::sub(S::zero(), x), x);
+  const auto limit = S::set1(C::kTanhIsOne);
+  const auto nearer = S::select(S::greater(magnitude, limit), limit, magnitude);
+  const auto t = S::mul(nearer, S::set1(static_cast<typename S::Real>(2 * 1.4426950408889634074)));
+  const auto f = S::fraction(t);
+  auto p = S::set1(C::kSeries[kTerms - 1]);
+#pragma GCC unroll 16
+  for (int i = kTerms - 2; i >= 0; --i) p = S::fma(p, f, S::set1(C::kSeries[i]));
+  const auto always = S::not_less(limit, limit);
+  const auto power = S::scale_pow2(always, S::set1(1), t);
+  const auto m = S::fma(power, S::mul(p, f), S::sub(power, S::set1(1)));
+  const auto y = S::div(m, S::add(m, S::set1(2)));
+  return S::select(negative, S::sub(S::zero(), y), y);
+}
+
 }  // namespace
 }  // namespace headway

@@ -1,0 +1,225 @@
+// One block of keys for one panel where more than the causal rule is at work: a window's far edge, a mask, or something
+// that shapes the scores. Products go to memory, become scores there (score.hpp), then weights, in place.
+//
+// The arithmetic of a row is that of attend_tile.hpp, key by key, so that its bits do not depend on which of the two
+// served its neighbours. Hidden keys have weight 0 here and take part in the product with the values, which is exact
+// where these are finite; values that are not are left out of it, and added to the lanes that see them.
+#pragma once
+
+#include "attend_tile.hpp"
+#include "mask.hpp"
+#include "score.hpp"
+
+namespace headway {
+namespace {
+
+// Which keys of the block each vector of lanes sees: those from begins[j] to ends[j] - 1, whole groups; both rise.
+template <int kVecs>
+struct Edges {
+  std::int64_t begins[kVecs], ends[kVecs];
+};
+
+template <class S, int kVecs>
+Edges<kVecs> edges_of(const TileArgs<typename S::Real>& args) {
+  Edges<kVecs> edges;
+  const auto clamp = [&](std::int64_t n) { return n < 0 ? 0 : n > args.block->count ? args.block->count : n; };
+  for (int j = 0; j < kVecs; ++j) {
+    const auto start = static_cast<std::int64_t>(args.panel->starts[j * S::kLanes]);
+    const auto limit = static_cast<std::int64_t>(args.panel->limits[(j + 1) * S::kLanes - 1]);
+    edges.begins[j] = clamp(start - args.block->offset) / kKeysPerGroup * kKeysPerGroup;
+    edges.ends[j] = (clamp(limit + 1 - args.block->offset) + kKeysPerGroup - 1) / kKeysPerGroup * kKeysPerGroup;
+  }
+  return edges;
+}
+
+// q.k of kRows keys from `key` on, for vectors kFirst .. kEnd - 1 -> rows of args.weights (keys, lanes).
+template <class S, int kVecs, int kFirst, int kEnd, int kRows>
+[[gnu::noinline]] void store_products(const TileArgs<typename S::Real>& args, std::int64_t key) {
+  constexpr int kLanes = kVecs * S::kLanes, kWide = kEnd - kFirst;
+  const std::int64_t head_dim = args.task->head_dim;
+  typename S::Vec acc[kRows][kWide];
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kWide; ++j) acc[i][j] = S::zero();
+  }
+  multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
+                                 args.panel->queries + kFirst * S::kLanes, kLanes, head_dim);
+  typename S::Real* out = args.weights + key * kLanes + kFirst * S::kLanes;
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kWide; ++j) S::store(out + i * kLanes + j * S::kLanes, acc[i][j]);
+  }
+}
+
+// Vectors kFirst .. kEnd - 1 for keys from `key` to `end`, in as high tiles as fit.
+template <class S, int kVecs, int kFirst, int kEnd>
+std::int64_t store_zone(const TileArgs<typename S::Real>& args, std::int64_t key, std::int64_t end) {
+  constexpr int kRows = S::kAccumulators / (kEnd - kFirst) / kKeysPerGroup * kKeysPerGroup;
+  if constexpr (kRows > kKeysPerGroup) {
+    for (; key + kRows <= end && key + kRows <= args.block->count; key += kRows) {
+      store_products<S, kVecs, kFirst, kEnd, kRows>(args, key);
+    }
+  }
+  for (; key < end; key += kKeysPerGroup) store_products<S, kVecs, kFirst, kEnd, kKeysPerGroup>(args, key);
+  return key;
+}
+
+// Calls zone(Constant<first>, Constant<end>, begin, end) for runs of keys, ascending, and the vectors that see some of
+// them: first those that a window lets in one after the other, then all, then those that the causal rule leaves.
+template <int kVecs, class Zone>
+[[gnu::always_inline]] inline void for_zones(const Edges<kVecs>& edges, const Zone& zone) {
+  std::int64_t key = edges.begins[0];
+  const auto run = [&](auto first, auto end, std::int64_t until) __attribute__((always_inline)) {
+    if (key >= until) return;
+    zone(first, end, key, until);
+    key = until;
+  };
+  const auto least = [&](std::int64_t n) { return n < edges.ends[kVecs - 1] ? n : edges.ends[kVecs - 1]; };
+  if constexpr (kVecs > 1) run(Constant<0>{}, Constant<1>{}, least(edges.begins[1]));
+  if constexpr (kVecs > 2) run(Constant<0>{}, Constant<2>{}, least(edges.begins[2]));
+  if constexpr (kVecs > 3) run(Constant<0>{}, Constant<3>{}, least(edges.begins[3]));
+  run(Constant<0>{}, Constant<kVecs>{}, edges.ends[0]);
+  if constexpr (kVecs > 1) run(Constant<1>{}, Constant<kVecs>{}, edges.ends[1]);
+  if constexpr (kVecs > 2) run(Constant<2>{}, Constant<kVecs>{}, edges.ends[2]);
+  if constexpr (kVecs > 3) run(Constant<3>{}, Constant<kVecs>{}, edges.ends[3]);
+}
+
+// Products of vector j, from begins[j] on -> weights, in place; 0 in the other rows that the panel has.
+template <class S, int kVecs>
+void weigh_vector(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges, const typename S::Real* bias, int j) {
+  using Real = typename S::Real;
+  constexpr int kLanes = kVecs * S::kLanes;
+  const int lane = j * S::kLanes;
+  const std::int64_t first = edges.begins[0], begin = edges.begins[j], end = edges.ends[j];
+  for (std::int64_t key = first; key < begin; ++key) S::store(args.weights + key * kLanes + lane, S::zero());
+  for (std::int64_t key = end > begin ? end : begin; key < edges.ends[kVecs - 1]; ++key) {
+    S::store(args.weights + key * kLanes + lane, S::zero());
+  }
+  if (begin >= end) return;
+  Real* products = args.weights + begin * kLanes;
+  make_scores<S>(*args.task, *args.panel, lane,
+                 ScoreTile<Real>{products, bias != nullptr ? bias + begin * kLanes : nullptr, args.block->offset + begin, end - begin},
+                 ScoreStage::kWeights);
+  for (std::int64_t key = begin; key < end; key += kKeysPerGroup) {
+    typename S::Vec x[kKeysPerGroup][1];
+#pragma GCC unroll 4
+    for (int i = 0; i < kKeysPerGroup; ++i) x[i][0] = S::load(args.weights + (key + i) * kLanes + lane);
+    weigh_group<S, 1, kLanes>(args, x, lane, key, first);
+  }
+}
+
+// Context rows [d, d + kRows) (kRows, lanes) += values (keys, kRows)^T . weights (keys, lanes).
+template <class S, int kVecs, int kRows>
+[[gnu::noinline]] void add_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
+                                    const typename S::Real* values, std::ptrdiff_t stride, std::int64_t d) {
+  constexpr int kLanes = kVecs * S::kLanes;
+  typename S::Real* context = args.state->context + d * kLanes;
+  typename S::Vec acc[kRows][kVecs];
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kVecs; ++j) {
+      acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
+    }
+  }
+  for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) __attribute__((always_inline)) {
+    to = to < args.block->count ? to : args.block->count;
+    multiply_tile<S, kRows, kVecs, decltype(first)::value, decltype(end)::value>(
+        acc, values + from * stride + d, 1, stride, args.weights + from * kLanes, kLanes, to - from);
+  });
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
+  }
+}
+
+// Tiles of kRows context rows, then the remainder in ever fewer rows.
+template <class S, int kVecs, int kRows>
+void add_all_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
+                      const typename S::Real* values, std::ptrdiff_t stride, std::int64_t d) {
+  for (; d + kRows <= args.task->value_dim; d += kRows) add_weighted<S, kVecs, kRows>(args, edges, values, stride, d);
+  constexpr int kFewer = kRows > 4 ? (kRows > 8 ? 8 : 4) : kRows / 2;
+  if constexpr (kRows > 1) add_all_weighted<S, kVecs, kFewer>(args, edges, values, stride, d);
+}
+
+template <class Real>
+inline bool is_finite(Real x) { return x - x == 0; }
+
+// Whether values (count, value_dim) are all finite: x * 0 is 0 for these, else NaN.
+template <class S>
+bool all_finite(const typename S::Real* values, std::ptrdiff_t stride, std::int64_t count, std::int64_t value_dim) {
+  auto sum = S::zero();
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t d = 0; d < value_dim; d += S::kLanes) {
+      const int n = value_dim - d < S::kLanes ? static_cast<int>(value_dim - d) : S::kLanes;
+      sum = S::fma(S::load_elements(values + i * stride + d, n), S::zero(), sum);
+    }
+  }
+  return !S::any(S::not_less(sum, S::set1(1)));  // true for NaN alone
+}
+
+// The block's values as the product takes them: where they lie, or copied without those that are not finite.
+template <class S>
+void clean_values(const AttentionTask& task, KeyBlock<typename S::Real>& block) {
+  using Real = typename S::Real;
+  if (block.clean != nullptr) return;
+  block.clean = block.values;
+  block.clean_stride = block.value_stride;
+  if (all_finite<S>(block.values, block.value_stride, block.count, task.value_dim)) return;
+  Real* out = workspace_of<S>(task).clean;
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    for (std::int64_t d = 0; d < task.value_dim; ++d) {
+      const Real x = block.values[i * block.value_stride + d];
+      out[i * task.value_dim + d] = is_finite(x) ? x : 0;
+    }
+  }
+  block.clean = out;
+  block.clean_stride = task.value_dim;
+}
+
+// Adds the values that were left out, after the others of the block, to the lanes that see them: these become NaN or
+// infinite. weight(key, lane): the weights of a vector of lanes.
+template <class S, class Value, class Weight>
+void add_not_finite(const AttentionTask& task, const Panel<typename S::Real>& panel, Softmax<typename S::Real>& state,
+                    const typename S::Real* bias, std::int64_t offset, std::int64_t first, std::int64_t end,
+                    const Value& value, const Weight& weight) {
+  const int lanes = panel.vecs * S::kLanes;
+  for (std::int64_t key = first; key < end; ++key) {
+    for (std::int64_t d = 0; d < task.value_dim; ++d) {
+      const auto x = value(key, d);
+      if (is_finite(x)) continue;
+      for (int lane = 0; lane < lanes; lane += S::kLanes) {
+        const auto hidden = hides<S>(panel, bias != nullptr ? bias + key * lanes + lane : nullptr, lane, offset + key);
+        auto* context = state.context + d * lanes + lane;
+        const auto before = S::load(context);
+        S::store(context, S::select(hidden, before, S::fma(S::set1(x), weight(key, lane), before)));
+      }
+    }
+  }
+}
+
+template <class S, int kVecs>
+void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const typename S::Real* bias) {
+  constexpr int kLanes = kVecs * S::kLanes;
+  const AttentionTask& task = *args.task;
+  const Edges<kVecs> edges = edges_of<S, kVecs>(args);
+  for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) {
+    store_zone<S, kVecs, decltype(first)::value, decltype(end)::value>(args, from, to);
+  });
+  for (int j = 0; j < kVecs; ++j) weigh_vector<S, kVecs>(args, edges, bias, j);
+  clean_values<S>(task, block);
+  add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, block.clean, block.clean_stride, 0);
+  args.state->started = true;
+  if (block.clean == block.values) return;
+  const std::int64_t end = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;
+  add_not_finite<S>(
+      task, *args.panel, *args.state, bias, block.offset, edges.begins[0], end,
+      [&](std::int64_t key, std::int64_t d) { return block.values[key * block.value_stride + d]; },
+      [&](std::int64_t key, int lane) { return S::load(args.weights + key * kLanes + lane); });
+}
+
+}  // namespace
+}  // namespace headway

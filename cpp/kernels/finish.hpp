@@ -1,0 +1,98 @@
+// The end of a task: sinks join the sums, contexts are divided by them, rows are written.
+#pragma once
+
+#include "panel.hpp"
+
+namespace headway {
+namespace {
+
+// The panel's sums with the sinks in them: inverse (lanes) <- what makes weights of exp(score - reference) and divides
+// the context, 0 for a row that saw nothing. Unless reference is null, num_rows values each, so that
+// lse = reference + log(sum).
+//
+// A sink is one score more, s, in the sum of its row: with top = max(reference, s), sum <- sum e^(reference - top) +
+// e^(s - top). Without one the bits stay as they are.
+template <class S>
+void settle_sums(const AttentionTask& task, const Panel<typename S::Real>& panel, typename S::Real* inverse,
+                 double* reference, double* sum) {
+  using Real = typename S::Real;
+  const auto& w = workspace_of<S>(task);
+  const ScoreOptions& options = task.options;
+  RowCursor row(panel.first_row, task.group);
+  for (int lane = 0; lane < panel.vecs * S::kLanes; lane += S::kLanes) {
+    alignas(64) Real sinks[S::kLanes], sums[S::kLanes];
+    double shifts[S::kLanes] = {};
+    for (int i = 0; i < S::kLanes; ++i, row.next()) {
+      sinks[i] = -static_cast<Real>(__builtin_inf());
+      if (lane + i >= panel.num_rows) continue;
+      if (options.slopes != nullptr) shifts[i] = alibi_shift(task, row.token, row.head);
+      if (options.sinks != nullptr) sinks[i] = static_cast<Real>(options.sinks[row.head] - shifts[i]);
+    }
+    const auto total = S::load(panel.total.sum + lane);
+    const auto empty = is_empty<S>(total);
+    auto factor = S::set1(1);
+    S::store(sums, total);
+    if (options.sinks != nullptr) {
+      const auto sink = S::load(sinks), log2e = S::set1(static_cast<Real>(1.4426950408889634074));
+      const auto score = S::mul(S::load(panel.total.reference + lane), S::set1(static_cast<Real>(w.unit())));
+      const auto top = S::select(S::either(empty, S::greater(sink, score)), sink, score);
+      const auto ours = exp2<S>(S::mul(S::sub(score, top), log2e)), its = exp2<S>(S::mul(S::sub(sink, top), log2e));
+      const auto has = S::not_less(sink, S::set1(kLowest<Real>));
+      factor = S::select(has, ours, factor);
+      S::store(sums, S::select(has, S::select(empty, its, S::fma(total, ours, its)), total));
+    }
+    S::store(inverse + lane, S::select(empty, S::zero(), S::div(factor, S::load(sums))));
+    if (reference == nullptr) continue;
+    for (int i = 0; i < S::kLanes && lane + i < panel.num_rows; ++i) {
+      const Real score = panel.total.reference[lane + i];
+      const bool empty_row = panel.total.sum[lane + i] < static_cast<Real>(0.5);
+      const bool is_sink = sinks[i] >= kLowest<Real> && (empty_row || sinks[i] > score * static_cast<Real>(w.unit()));  // as `top`
+      *reference++ = shifts[i] + (is_sink ? static_cast<double>(sinks[i]) : static_cast<double>(score) * w.unit());
+      *sum++ = static_cast<double>(sums[i]);
+    }
+  }
+}
+
+// For each panel: what the lse needs, unless reference is null; store(panel, inverse) then gets what its context is to
+// be multiplied by. A row that saw nothing has context 0.
+template <class S, class Store>
+[[gnu::always_inline]] inline void finish_panels(const AttentionTask& task, double* reference, double* sum,
+                                                 const Store& store) {
+  using Real = typename S::Real;
+  auto& w = workspace_of<S>(task);
+  for (int p = 0; p < w.num_panels; ++p) {
+    auto& panel = w.panels[p];
+    const int lanes = panel.vecs * S::kLanes;
+    alignas(64) Real inverse[S::kPanelVecs * S::kLanes];
+    settle_sums<S>(task, panel, inverse, reference, sum);
+    if (reference != nullptr) {
+      reference += panel.num_rows;
+      sum += panel.num_rows;
+    }
+    for (int at = 0; at < lanes; at += S::kLanes) {
+      const auto empty = is_empty<S>(S::load(panel.total.sum + at));
+      if (!S::any(empty)) continue;
+      for (std::int64_t d = 0; d < task.value_dim; ++d) {  // its values count for nothing, NaN included
+        Real* context = panel.total.context + d * lanes + at;
+        S::store(context, S::select(empty, S::zero(), S::load(context)));
+      }
+    }
+    store(panel, inverse);
+  }
+}
+
+// context * inverse -> the output rows.
+template <class S, class Element>
+void finish_task(const AttentionTask& task, double* reference, double* sum) {
+  using Real = typename S::Real;
+  finish_panels<S>(task, reference, sum, [&](const Panel<Real>& panel, const Real* inverse) {
+    if (task.wide_out) {
+      store_rows<S, Real>(task, panel, panel.total.context, task.value_dim, inverse, 0);
+    } else {
+      store_rows<S, Element>(task, panel, panel.total.context, task.value_dim, inverse, 0);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace headway
