@@ -22,6 +22,7 @@ from .runtime import (
     set_isa,
     set_num_threads,
 )
+from .slopes import alibi_slopes
 
 __all__ = [
     "CausalAttention",
@@ -29,6 +30,7 @@ __all__ = [
     "Projection",
     "StackedMultiHeadAttention",
     "__version__",
+    "alibi_slopes",
     "attention",
     "attention_scores",
     "attention_weights",
