@@ -158,8 +158,8 @@ REFUSALS: dict[str, Refusal] = {
     "layout name": wrong_value("layout", "TBHD", '"BHTD" or "BTHD"', "'TBHD'", NAMES_FIX),
     "layout case": wrong_value("layout", "bhtd", '"BHTD" or "BTHD"', "'bhtd'", NAMES_FIX),
     "layout None": wrong_kind("layout", None, '"BHTD" or "BTHD"', "NoneType", NAMES_FIX),
-    "stage name": wrong_value("stage", "raw", '"scaled" or "masked"', "'raw'", NAMES_FIX),
-    "stage number": wrong_kind("stage", 1, '"scaled" or "masked"', "int", NAMES_FIX),
+    "stage name": wrong_value("stage", "raw", '"scaled", "capped" or "masked"', "'raw'", NAMES_FIX),
+    "stage number": wrong_kind("stage", 1, '"scaled", "capped" or "masked"', "int", NAMES_FIX),
     "scale bool": wrong_kind("scale", True, "a real number", "bool", "float(scale)"),
     "scale text": wrong_kind("scale", "1", "a real number", "str", "float(scale)"),
     "scale complex": wrong_kind("scale", 1j, "a real number", "complex", "float(scale)"),
@@ -292,6 +292,6 @@ def test_options_are_keywords_and_known(function: str) -> None:
     arrays = [good()[name] for name in "qkv" if name in inspect.signature(call).parameters]
     with pytest.raises(TypeError, match="positional"):
         call(*arrays, True)
-    for option in ("mask", "window", "softcap", "dropout", "no_such_option"):
+    for option in ("dropout", "seed", "no_such_option"):
         with pytest.raises(TypeError, match=option):
             call(*arrays, **{option: None})

@@ -9,9 +9,11 @@
 
 from . import reference
 from ._version import __version__
-from .functional import attention, attention_scores, attention_weights
+from .functional import attention
+from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
+from .packed import attention_varlen
 from .projection import Projection
 from .runtime import (
     available_isas,
@@ -33,6 +35,7 @@ __all__ = [
     "alibi_slopes",
     "attention",
     "attention_scores",
+    "attention_varlen",
     "attention_weights",
     "available_isas",
     "get_num_threads",

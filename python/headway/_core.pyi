@@ -1,4 +1,8 @@
-"""The C++ extension. Arrays are (B, H, T, D) views that `headway.checks` has passed."""
+"""The C++ extension. Arrays are (B, H, T, D) views that `headway.calls` has passed.
+
+`options` is a `headway.options.Options`, or None; packed sequences are one batch entry, cut at the
+(n + 1,) int64 offsets `queries` and `keys`.
+"""
 
 from typing import Any
 
@@ -17,6 +21,7 @@ def attention(
     scale: float | None,
     causal: bool,
     offsets: list[int],
+    options: object,
     /,
 ) -> None: ...
 def attention_plain(q: object, k: object, v: object, causal: object, /) -> _Array | None: ...
@@ -28,6 +33,7 @@ def attention_weights(
     scale: float | None,
     causal: bool,
     offsets: list[int],
+    options: object,
     /,
 ) -> None: ...
 def attention_scores(
@@ -38,7 +44,24 @@ def attention_scores(
     scale: float | None,
     causal: bool,
     offsets: list[int],
-    masked: bool,
+    options: object,
+    stage: str,
+    /,
+) -> None: ...
+def attention_varlen(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    out: _Array,
+    lse: _Array | None,
+    kind: str,
+    out_kind: str,
+    scale: float | None,
+    causal: bool,
+    offsets: list[int],
+    options: object,
+    queries: _Array,
+    keys: _Array,
     /,
 ) -> None: ...
 

@@ -23,6 +23,9 @@ class SupportsDLPack(Protocol):
 
 ArrayInput = Array | SupportsArray | SupportsDLPack
 Align = str | int | np.integer[Any] | Sequence[int] | Array
+Window = int | np.integer[Any] | Sequence[int] | Array
+Integers = Sequence[int] | ArrayInput
+Numbers = Sequence[float] | ArrayInput
 
 _ndarray = np.ndarray
 _KIND_NAMES = ("float32", "float64", "float16", "bfloat16")
@@ -123,6 +126,14 @@ def result_shape(
     return (batch, num_heads, num_tokens, width)[4 - rank :]
 
 
+def head_first(x: Array, rank: int) -> Array:
+    """From (B, H, ...) to the rank of q: 3-D input has no batch axis, 2-D input no head axis."""
+    if rank == 4:
+        return x
+    view: Array = x[0] if rank == 3 else x[0, 0]
+    return view
+
+
 def empty_result(shape: tuple[int, ...], dtype: Any) -> Array:
     """A new array for a result.
 
@@ -173,6 +184,20 @@ def readable(x: Array) -> Array:
         return x
     once = [slice(0, 1 if s == 0 else None) for s in x.strides[:-1]]
     return np.broadcast_to(np.array(x[(*once, slice(None))], order="C"), x.shape)
+
+
+def elementwise_readable(x: Array) -> Array:
+    """``x`` where its elements lie whole and aligned, in any order, else a copy.
+
+    An axis of stride 0 is copied once.
+    """
+    together = 0
+    for stride in x.strides:
+        together |= stride
+    if not together & (x.itemsize - 1) and x.flags.aligned:
+        return x
+    once = tuple(slice(0, 1 if s == 0 else None) for s in x.strides)
+    return np.broadcast_to(np.array(x[once], order="C"), x.shape)
 
 
 # Memory that is used twice ------------------------------------------------------------------------

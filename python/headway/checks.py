@@ -9,7 +9,7 @@ import math
 import numbers
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from .arrays import (
     kind_of,
     known_kinds,
     overlaps_itself,
-    readable,
-    result_shape,
     share_memory,
     with_four_axes,
 )
@@ -31,61 +29,10 @@ _ndarray = np.ndarray
 _FAR = 2**62  # a key position further away than this means the same, and sums with it fit in int64
 
 
-class Call(NamedTuple):
-    """A checked call: (B, H, T, D) views that the core can read, the dtype's name, q's rank."""
-
-    q: Array
-    k: Array
-    v: Array
-    kind: str
-    rank: int
-    scale: float | None  # None: 1 / sqrt(head_dim)
-    offset: int | list[int]  # key position of query 0: one for all batch entries, or one for each
-
-
-def check_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    causal: Any,
-    align: Any,
-    scale: Any,
-    layout: Any,
-    out: Any = None,
-    return_lse: Any = False,
-) -> Call:
-    """Check one call of the attention functions; a call without values gives k for v."""
-    if causal is not True and causal is not False:
-        check_flag("causal", causal)
-    if return_lse is not True and return_lse is not False:
-        check_flag("return_lse", return_lse)
-    operands = _plain_operands(q, k, v) if type(layout) is str and layout == "BHTD" else None
-    plain = operands is not None
-    if operands is None:
-        check_layout(layout)
-        operands = _explained_operands(q, k, v, layout)
-    q4, k4, v4, kind, rank = operands
-    batch, num_heads, tq, _ = q4.shape
-    factor = None if scale is None else check_scale(scale)
-    tk = k4.shape[2]
-    if type(align) is str and align == "end":
-        offset: int | list[int] = tk - tq
-    else:
-        offset = check_align(align, batch, tq, tk)
-    if out is not None:
-        shape = result_shape(rank, layout, batch, num_heads, tq, v4.shape[3])
-        check_out(out, shape, q4.dtype, kind, {"q": q4, "k": k4, "v": v4})
-    if not plain:  # copy what the core cannot read where it lies
-        same = v4 is k4
-        q4, k4 = readable(q4), readable(k4)
-        v4 = k4 if same else readable(v4)
-    return Call(q4, k4, v4, kind, rank, factor, offset)
-
-
 # Arrays -------------------------------------------------------------------------------------------
 
 
-def _plain_operands(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array, str, int] | None:
+def plain_operands(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array, str, int] | None:
     """The everyday call in few steps; None where anything needs a closer look."""
     if type(q) is not _ndarray or type(k) is not _ndarray or type(v) is not _ndarray:
         return None
@@ -112,9 +59,7 @@ def _plain_operands(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array, str, i
     return None
 
 
-def _explained_operands(
-    q: Any, k: Any, v: Any, layout: str
-) -> tuple[Array, Array, Array, str, int]:
+def explained_operands(q: Any, k: Any, v: Any, layout: str) -> tuple[Array, Array, Array, str, int]:
     """Any call, step by step: arrays in any rank to (B, H, T, D) views, or the reason why not."""
     same = v is k
     q = as_array("q", q)
@@ -200,7 +145,8 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def _check_name(name: str, value: Any, names: tuple[str, ...]) -> None:
-    wanted = " or ".join(f'"{each}"' for each in names)
+    *first, last = (f'"{each}"' for each in names)
+    wanted = f"{', '.join(first)} or {last}"
     if not isinstance(value, str):
         raise TypeError(
             f"{name}: expected {wanted}, got {type(value).__name__}; pass one of these names"
@@ -215,8 +161,8 @@ def check_layout(layout: Any) -> None:
 
 
 def check_stage(stage: Any) -> None:
-    """``stage`` is "scaled" or "masked"."""
-    _check_name("stage", stage, ("scaled", "masked"))
+    """``stage`` is "scaled", "capped" or "masked"."""
+    _check_name("stage", stage, ("scaled", "capped", "masked"))
 
 
 def check_scale(scale: Any) -> float:
@@ -237,9 +183,11 @@ def check_scale(scale: Any) -> float:
     return factor
 
 
-def check_align(align: Any, batch: int, tq: int, tk: int) -> int | list[int]:
+def check_align(
+    align: Any, batch: int, tq: int, tk: int, each: str = "batch entry"
+) -> int | list[int]:
     """Key position of query 0: one for all batch entries, or one for each."""
-    wanted = f'"end", "start", an int or {batch} ints (one for each batch entry)'
+    wanted = f'"end", "start", an int or {batch} ints (one for each {each})'
     fix = "pass the key position at which query 0 stands"
     if isinstance(align, str):
         if align not in ("end", "start"):

@@ -9,7 +9,7 @@ from . import reference
 from ._version import __version__
 from .arrays import Array
 from .demo_text import Text, fit
-from .functional import attention_scores, attention_weights
+from .matrices import attention_scores, attention_weights
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
 
 D_IN, NUM_HEADS, HEAD_DIM = 6, 2, 3

@@ -1,23 +1,12 @@
-"""The attention functions: causal multi-head attention and its parts, on NumPy arrays."""
+"""Causal multi-head attention on NumPy arrays, with every option."""
 
 from typing import Literal, overload
 
-import numpy as np
-
 from . import _core
-from .arrays import (
-    Align,
-    Array,
-    ArrayInput,
-    as_array,
-    empty_result,
-    is_readable,
-    result_shape,
-    with_four_axes,
-)
-from .checks import check_attention, check_stage
+from .arrays import Align, Array, ArrayInput, Integers, Numbers, Window, head_first
+from .calls import check_attention, lse_of, target_of
 
-__all__ = ["attention", "attention_scores", "attention_weights"]
+__all__ = ["attention"]
 
 _END, _BHTD = "end", "BHTD"  # the very objects that the defaults are
 
@@ -31,6 +20,12 @@ def attention(
     causal: bool = ...,
     align: Align = ...,
     scale: float | None = ...,
+    mask: ArrayInput | None = ...,
+    window: Window | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Numbers | None = ...,
+    sinks: Numbers | None = ...,
+    kv_lengths: Integers | None = ...,
     layout: str = ...,
     out: Array | None = ...,
     return_lse: Literal[False] = ...,
@@ -46,6 +41,12 @@ def attention(
     causal: bool = ...,
     align: Align = ...,
     scale: float | None = ...,
+    mask: ArrayInput | None = ...,
+    window: Window | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Numbers | None = ...,
+    sinks: Numbers | None = ...,
+    kv_lengths: Integers | None = ...,
     layout: str = ...,
     out: Array | None = ...,
     return_lse: Literal[True],
@@ -61,6 +62,12 @@ def attention(
     causal: bool = ...,
     align: Align = ...,
     scale: float | None = ...,
+    mask: ArrayInput | None = ...,
+    window: Window | None = ...,
+    softcap: float | None = ...,
+    alibi_slopes: Numbers | None = ...,
+    sinks: Numbers | None = ...,
+    kv_lengths: Integers | None = ...,
     layout: str = ...,
     out: Array | None = ...,
     return_lse: bool,
@@ -75,6 +82,12 @@ def attention(
     causal: bool = True,
     align: Align = _END,
     scale: float | None = None,
+    mask: ArrayInput | None = None,
+    window: Window | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Numbers | None = None,
+    sinks: Numbers | None = None,
+    kv_lengths: Integers | None = None,
     layout: str = _BHTD,
     out: Array | None = None,
     return_lse: bool = False,
@@ -176,142 +189,31 @@ def attention(
     >>> np.exp(lse[0, 0]).round(3)
     array([1., 2., 3.], dtype=float32)
     """
-    if scale is None and out is None and return_lse is False and align is _END and layout is _BHTD:
+    if (
+        scale is None
+        and out is None
+        and return_lse is False
+        and align is _END
+        and layout is _BHTD
+        and mask is None
+        and window is None
+        and softcap is None
+        and alibi_slopes is None
+        and sinks is None
+        and kv_lengths is None
+    ):
         plain = _core.attention_plain(q, k, v, causal)  # None: something needs a closer look
         if plain is not None:
             return plain
-    q4, k4, v4, kind, rank, factor, offset = check_attention(
-        q, k, v, causal, align, scale, layout, out, return_lse
-    )
-    (batch, num_heads, tq, _), width = q4.shape, v4.shape[3]
-    lse: Array | None = None
-    if out is None:
-        result = empty_result(result_shape(rank, layout, batch, num_heads, tq, width), q4.dtype)
-        out_kind = kind
-    else:
-        result = out
-        out_kind = "float32" if out.dtype == np.float32 else kind
-    if return_lse:
-        lse = empty_result((batch, num_heads, tq), np.float64 if kind == "float64" else np.float32)
-
-    place = with_four_axes(as_array("out", result), layout)
-    target = place if is_readable(place) else empty_result(place.shape, place.dtype)
-    if q4.size:
-        offsets = offset if isinstance(offset, list) else [offset] * batch
-        _core.attention(q4, k4, v4, target, lse, kind, out_kind, factor, bool(causal), offsets)
-    if target is not place:
-        place[...] = target
-    return result if lse is None else (result, _head_first(lse, rank))
-
-
-def attention_weights(
-    q: ArrayInput,
-    k: ArrayInput,
-    *,
-    causal: bool = True,
-    align: Align = "end",
-    scale: float | None = None,
-    layout: str = "BHTD",
-) -> Array:
-    """Attention weights: the softmax of the scores, the matrix that :func:`attention` never stores.
-
-    Parameters
-    ----------
-    q, k, causal, align, scale, layout
-        As in :func:`attention`.
-
-    Returns
-    -------
-    ndarray, (B, H, Tq, Tk)
-        Weights in the dtype of q, C-contiguous, head-first in every layout: (H, Tq, Tk) for 3-D
-        input, (Tq, Tk) for 2-D input. A row sums to 1; a hidden key has weight 0, and a query that
-        sees no key has a row of 0.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As in :func:`attention`.
-
-    Notes
-    -----
-    Memory: the result has B * H * Tq * Tk elements. This is for looking at weights; to get context
-    vectors, :func:`attention` is faster and needs no such matrix. The formula is that of Vaswani et
-    al., "Attention Is All You Need" (2017), section 3.2.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import headway
-    >>> headway.attention_weights(np.zeros((2, 4)), np.zeros((2, 4)))
-    array([[1. , 0. ],
-           [0.5, 0.5]])
-    """
-    q4, k4, _, kind, rank, factor, offset = check_attention(q, k, k, causal, align, scale, layout)
-    weights = empty_result((*q4.shape[:3], k4.shape[2]), q4.dtype)
-    if weights.size:
-        offsets = offset if isinstance(offset, list) else [offset] * q4.shape[0]
-        _core.attention_weights(q4, k4, weights, kind, factor, bool(causal), offsets)
-    return _head_first(weights, rank)
-
-
-def attention_scores(
-    q: ArrayInput,
-    k: ArrayInput,
-    *,
-    stage: str = "masked",
-    causal: bool = True,
-    align: Align = "end",
-    scale: float | None = None,
-    layout: str = "BHTD",
-) -> Array:
-    """Attention scores, before the softmax.
-
-    Parameters
-    ----------
-    q, k, causal, align, scale, layout
-        As in :func:`attention`.
-    stage : {"masked", "scaled"}, default "masked"
-        "scaled": ``scale * q.k`` for every pair of query and key. "masked": the same, and ``-inf``
-        where the key is hidden from the query.
-
-    Returns
-    -------
-    ndarray, (B, H, Tq, Tk)
-        Scores in the accumulation dtype: float64 for float64 input, else float32. C-contiguous,
-        head-first in every layout: (H, Tq, Tk) for 3-D input, (Tq, Tk) for 2-D input.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As in :func:`attention`.
-
-    Notes
-    -----
-    Memory: the result has B * H * Tq * Tk elements. The formula is that of Vaswani et al.,
-    "Attention Is All You Need" (2017), section 3.2.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import headway
-    >>> headway.attention_scores(np.ones((2, 4)), np.ones((2, 4)))
-    array([[  2., -inf],
-           [  2.,   2.]])
-    """
-    check_stage(stage)
-    q4, k4, _, kind, rank, factor, offset = check_attention(q, k, k, causal, align, scale, layout)
-    dtype = np.float64 if kind == "float64" else np.float32
-    scores = empty_result((*q4.shape[:3], k4.shape[2]), dtype)
-    if scores.size:
-        offsets = offset if isinstance(offset, list) else [offset] * q4.shape[0]
-        masked = stage == "masked"
-        _core.attention_scores(q4, k4, scores, kind, factor, bool(causal), offsets, masked)
-    return _head_first(scores, rank)
-
-
-def _head_first(x: Array, rank: int) -> Array:
-    """From (B, H, ...) to the rank of q: 3-D input has no batch axis, 2-D input no head axis."""
-    if rank == 4:
-        return x
-    view: Array = x[0] if rank == 3 else x[0, 0]
-    return view
+    given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
+    call = check_attention(q, k, v, causal, align, scale, layout, given, out, return_lse)
+    result, place, filled, out_kind = target_of(call, out, layout)
+    lse = lse_of(call) if return_lse else None
+    if call.q.size:
+        q4, k4, v4, kind, _, factor, hides, _, options = call
+        _core.attention(
+            q4, k4, v4, filled, lse, kind, out_kind, factor, hides, call.offsets, options
+        )
+    if filled is not place:
+        place[...] = filled
+    return result if lse is None else (result, head_first(lse, call.rank))
