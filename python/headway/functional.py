@@ -109,14 +109,31 @@ def attention(
     v : array, (B, Hkv, Tk, Dv)
         Values, in the dtype and the rank of q. Dv may differ from D.
     causal : bool, default True
-        Query i sees the keys ``j <= offset + i`` only (see `align`); False: every key.
+        A query sees the keys up to its own position p only: ``j <= p``. False: later ones, too.
     align : {"end", "start"}, int or (B,) ints, default "end"
-        The key position at which query 0 stands. "end": the last query sees the last key, offset
-        Tk - Tq, as with a key-value cache. "start": query i sees the keys 0 to i, offset 0. One
-        int serves all batch entries, several ints one entry each. Without `causal` it changes
-        nothing.
+        The key position at which query 0 stands; query i stands at ``p = align + i``. `causal`,
+        `window` and `alibi_slopes` count from it. "end": the last query stands at the last key,
+        as with a key-value cache, so query 0 at Tk - Tq (at ``length - Tq`` with `kv_lengths`).
+        "start": query 0 stands at key 0. One int serves all batch entries, B ints one each.
     scale : float, optional
         Factor on ``q.k``, any finite number. Default ``1 / sqrt(D)``.
+    mask : array that broadcasts to (B, H, Tq, Tk), optional
+        bool: True where the query may attend to the key. float32, float64, float16 or bfloat16:
+        added to the score; ``-inf`` hides the key. To (H, Tq, Tk) for 3-D and (Tq, Tk) for 2-D
+        input, in every layout.
+    window : int or (left, right), optional
+        A query sees the keys from ``p - left`` to ``p + right`` only; -1 is no limit. An int W is
+        (W - 1, 0) where causal: W keys, its own included; else (W - 1, -1).
+    softcap : float, optional
+        Makes a score ``softcap * tanh(score / softcap)``. 0 is none, like None.
+    alibi_slopes : (H,) or (B, H) real numbers, optional
+        Adds ``-slope * abs(p - j)`` to the score of key j; :func:`alibi_slopes` makes the usual
+        ones. Finite.
+    sinks : (H,) real numbers, optional
+        One score more for each head in the sum of the softmax, without a value, neither scaled nor
+        capped: the weights of a row sum to less than 1. ``-inf`` is no sink.
+    kv_lengths : (B,) ints from 0 to Tk, optional
+        Valid keys of each batch entry; what stands in k and v beyond them does not exist.
     layout : {"BHTD", "BTHD"}, default "BHTD"
         Order of the axes of q, k, v and the result. In "BTHD" they are (B, T, H, D), or (T, H, D).
     out : ndarray, optional
@@ -132,8 +149,8 @@ def attention(
         that sees no key has the context 0.
     lse : ndarray, (B, H, Tq)
         Only with `return_lse`. Natural logarithm of the sum of ``exp(score)`` over the keys that
-        a query sees, ``-inf`` if it sees none; float64 for float64, else float32. Head-first in
-        every layout: (H, Tq) for 3-D input, (Tq,) for 2-D input.
+        a query sees, and its sink: ``-inf`` if there is neither. float64 for float64, else
+        float32. Head-first in every layout: (H, Tq) for 3-D input, (Tq,) for 2-D input.
 
     Raises
     ------
@@ -148,14 +165,18 @@ def attention(
 
     Notes
     -----
+    Order of work for each score: scale, soft cap, ALiBi, mask of numbers; then hiding (`causal`,
+    `window`, `kv_lengths`, mask of bools, ``-inf``); then the softmax with its sinks. All options
+    work together. A tile of keys that is hidden from all its queries is not computed.
+
     A hidden key does not exist for the query: whatever stands there, NaN and infinity included,
-    leaves the result bitwise unchanged. A NaN in a key or query makes NaN the rows that see it; one
-    in a value makes NaN its column in these rows. A score of ``-inf`` has weight 0.
+    leaves the result bitwise unchanged. A NaN in a key, query or mask makes NaN the rows that see
+    it; one in a value makes NaN its column in these rows. A score of ``-inf`` has weight 0.
 
     Sums are kept in float32 (float64 for float64 input) and rounded once, to the dtype of q. The
     instruction sets "avx512bf16" and "amx" multiply bfloat16 numbers in pairs: they round the
     weights to bfloat16 before the second product, not their sum, and take subnormal numbers, in
-    the input or on the way, for 0.
+    the input or on the way, for 0. The
     bits of a row do not depend on the number of threads, on the batch, or on strides.
 
     Anything with ``__dlpack__`` or ``__array__`` is accepted as input, lists are not. Inputs are
@@ -164,12 +185,17 @@ def attention(
 
     Memory: beyond inputs, result and copied inputs a fixed amount for each thread, whatever the
     number of tokens; it is kept for the next call, see :func:`headway.release_memory`. An `out`
-    whose last axis is not contiguous costs a temporary array of its size.
+    whose last axis is not contiguous costs a temporary array of its size. A mask is read through
+    its strides and never expanded; one of unaligned elements is copied as it was given.
 
-    The formula is that of Vaswani et al., "Attention Is All You Need" (2017), section 3.2; the
-    softmax corrects its sum whenever the maximum rises, along the keys: Milakov and
-    Gimelshein, "Online normalizer calculation for softmax" (2018); Rabe and Staats, "Self-attention
-    Does Not Need O(n^2) Memory" (2021); Dao et al., "FlashAttention" (2022).
+    Sources. Attention: Vaswani et al., "Attention Is All You Need" (2017, arXiv:1706.03762),
+    section 3.2. Shared key heads: Ainslie et al., "GQA" (2023, arXiv:2305.13245). A softmax that
+    corrects its sum whenever the maximum rises, along the keys: Milakov and Gimelshein (2018,
+    arXiv:1805.02867); Rabe and Staats (2021, arXiv:2112.05682); Dao et al., "FlashAttention" (2022,
+    arXiv:2205.14135). Window: Beltagy et al., "Longformer" (2020, arXiv:2004.05150). Soft cap:
+    Gemma Team, "Gemma 2" (2024, arXiv:2408.00118), section 2. ALiBi: Press et al. (2022,
+    arXiv:2108.12409). Sinks: Xiao et al. (2024, arXiv:2309.17453), as learnt scores: OpenAI,
+    "gpt-oss model card" (2025, arXiv:2508.10925).
 
     Examples
     --------
@@ -188,6 +214,37 @@ def attention(
            [3. , 3.5, 4. ]], dtype=float32)
     >>> np.exp(lse[0, 0]).round(3)
     array([1., 2., 3.], dtype=float32)
+
+    Who sees what: a row is a query, a column a key, # is seen. Here 3 queries over 5 keys.
+
+    >>> def draw(num_queries, num_keys, *options):
+    ...     q, k = np.zeros((num_queries, 4)), np.zeros((num_keys, 4))
+    ...     seen = [headway.attention_weights(q, k, **each) > 0 for each in options]
+    ...     for rows in zip(*seen):
+    ...         print("    ".join(" ".join(np.where(row, "#", ".")) for row in rows))
+    >>> draw(3, 5, {"align": "end"}, {"align": "start"}, {"align": 1})
+    # # # . .    # . . . .    # # . . .
+    # # # # .    # # . . .    # # # . .
+    # # # # #    # # # . .    # # # # .
+    >>> draw(3, 5, {"window": 2}, {"window": 2, "align": "start"},
+    ...      {"window": (1, 1), "causal": False})
+    . # # . .    # . . . .    . # # # .
+    . . # # .    # # . . .    . . # # #
+    . . . # #    . # # . .    . . . # #
+    >>> draw(3, 5, {"kv_lengths": [4]}, {"kv_lengths": [2], "align": "start"},
+    ...      {"mask": np.arange(5) > 0})
+    # # . . .    # . . . .    . # # . .
+    # # # . .    # # . . .    . # # # .
+    # # # # .    # # . . .    . # # # #
+
+    Of 5 queries over 3 keys, the first two stand before the first key if the ends are aligned.
+
+    >>> draw(5, 3, {"align": "end"}, {"align": "start"})
+    . . .    # . .
+    . . .    # # .
+    # . .    # # #
+    # # .    # # #
+    # # #    # # #
     """
     if (
         scale is None

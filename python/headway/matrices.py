@@ -34,8 +34,8 @@ def attention_weights(
     -------
     ndarray, (B, H, Tq, Tk)
         Weights in the dtype of q, C-contiguous, head-first in every layout: (H, Tq, Tk) for 3-D
-        input, (Tq, Tk) for 2-D input. A row sums to 1; a hidden key has weight 0, and a query that
-        sees no key has a row of 0.
+        input, (Tq, Tk) for 2-D input. A row sums to 1, or to less where there is a sink; a hidden
+        key has weight 0, and a query that sees no key has a row of 0.
 
     Raises
     ------
@@ -55,6 +55,12 @@ def attention_weights(
     >>> headway.attention_weights(np.zeros((2, 4)), np.zeros((2, 4)))
     array([[1. , 0. ],
            [0.5, 0.5]])
+
+    A sink of 0 takes the weight of one key more; a window of 1 leaves each query its own key.
+
+    >>> headway.attention_weights(np.zeros((2, 4)), np.zeros((2, 4)), sinks=[0.0], window=1)
+    array([[0.5, 0. ],
+           [0. , 0.5]])
     """
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     call = check_attention(q, k, k, causal, align, scale, layout, given)
@@ -87,9 +93,10 @@ def attention_scores(
     ----------
     q, k, causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths, layout
         As in :func:`attention`.
-    stage : {"masked", "scaled"}, default "masked"
-        "scaled": ``scale * q.k`` for every pair of query and key. "masked": the same, and ``-inf``
-        where the key is hidden from the query.
+    stage : {"masked", "capped", "scaled"}, default "masked"
+        "scaled": ``scale * q.k`` for every pair of query and key. "capped": after the soft cap.
+        "masked": after ALiBi and a mask of numbers, too, and ``-inf`` where the key is hidden from
+        the query. An option that acts later changes nothing; sinks are no scores of a key.
 
     Returns
     -------
@@ -114,6 +121,11 @@ def attention_scores(
     >>> headway.attention_scores(np.ones((2, 4)), np.ones((2, 4)))
     array([[  2., -inf],
            [  2.,   2.]])
+    >>> headway.attention_scores(np.ones((2, 4)), np.ones((2, 4)), alibi_slopes=[0.5])
+    array([[ 2. , -inf],
+           [ 1.5,  2. ]])
+    >>> headway.attention_scores(np.ones((1, 4)), np.ones((1, 4)), softcap=1.0).round(3)
+    array([[0.964]])
     """
     check_stage(stage)
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
