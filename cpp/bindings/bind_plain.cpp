@@ -1,6 +1,7 @@
-// The everyday call, taken at once: contiguous (batch, heads, tokens, width) arrays of NumPy's own float types that fit
-// each other. Whatever is different in the least goes to the Python checks, which convert or explain.
+// The everyday call, taken at once: arrays of four axes in either layout that fit each other, of one floating-point type,
+// readable where they lie. Whatever is different in the least goes to the Python checks, which convert or explain.
 #include <array>
+#include <atomic>
 #include <vector>
 
 #include "../core/attention.hpp"
@@ -10,65 +11,128 @@
 namespace headway {
 namespace {
 
-constexpr int kWanted = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+using Descriptor = std::atomic<PyObject*>;
 
-// The array behind an object, or nullptr where it is no plain one.
+// Is this the dtype that is called bfloat16? Asked in Python, once for each descriptor.
+bool is_named_bfloat16(PyObject* descriptor) {
+  try {
+    const auto type = py::reinterpret_borrow<py::dtype>(descriptor);
+    return type.itemsize() == 2 && type.attr("name").cast<std::string>() == "bfloat16" && type.attr("isnative").cast<bool>();
+  } catch (const std::exception&) {
+    return false;  // the checks will say what is wrong with it
+  }
+}
+
+// The kind behind a dtype, by its address alone: whether two dtypes of one name are the same is for the checks to say.
+// bfloat16 comes from a package, or several: there is room for a few, each kept alive so that no other takes its address.
+std::optional<ElementKind> kind_of(PyObject* descriptor) {
+  // Never destroyed: the interpreter is gone before the library's statics are.
+  static const auto& own = *new std::array{py::dtype("float32"), py::dtype("float64"), py::dtype("float16")};
+  static std::array<Descriptor, 4> bfloat16{};
+  for (std::size_t type = 0; type < own.size(); ++type) {
+    if (own[type].ptr() == descriptor) return static_cast<ElementKind>(type);
+  }
+  for (Descriptor& place : bfloat16) {
+    PyObject* known = place.load(std::memory_order_acquire);
+    if (known == descriptor) return ElementKind::kBFloat16;
+    if (known != nullptr) continue;
+    if (!is_named_bfloat16(descriptor)) return std::nullopt;
+    Py_INCREF(descriptor);
+    if (!place.compare_exchange_strong(known, descriptor)) Py_DECREF(descriptor);  // another thread's; known next time
+    return ElementKind::kBFloat16;
+  }
+  return std::nullopt;
+}
+
+// A (batch, heads, tokens, width) array as the core sees it.
+struct Operand {
+  std::int64_t batch, heads, tokens, width;
+  TensorView view;
+};
+
+// The array behind an object, or nullptr where it is no plain one of four axes.
 const py::detail::PyArray_Proxy* plain_array(PyObject* object) {
   if (Py_TYPE(object) != py::detail::npy_api::get().PyArray_Type_) return nullptr;
   const auto* array = py::detail::array_proxy(object);
-  if (array->nd != 4 || (array->flags & kWanted) != kWanted) return nullptr;
-  for (int axis = 0; axis < 4; ++axis) {
-    if (array->dimensions[axis] == 0) return nullptr;
-  }
-  return array;
+  return array->nd == 4 ? array : nullptr;
 }
 
-TensorView contiguous_view(void* data, std::int64_t heads, std::int64_t tokens, std::int64_t width) {
-  return {data, heads * tokens * width, tokens * width, width};
+// Not where the array is empty, or is not readable where it lies: then it has to be copied.
+std::optional<Operand> operand(const py::detail::PyArray_Proxy& array, std::size_t item_size, bool tokens_first) {
+  const auto size = static_cast<std::int64_t>(item_size);
+  std::array<std::int64_t, 4> extents, strides;  // these in bytes; 0 where they mean nothing
+  std::int64_t odd = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(array.data));
+  for (std::size_t axis = 0; axis < 4; ++axis) {
+    extents[axis] = array.dimensions[axis];
+    if (extents[axis] == 0) return std::nullopt;
+    strides[axis] = extents[axis] > 1 ? array.strides[axis] : 0;
+    odd |= strides[axis];
+  }
+  if ((odd & (size - 1)) != 0 || (extents[3] > 1 && strides[3] != size)) return std::nullopt;
+  const std::size_t heads = tokens_first ? 2 : 1, tokens = tokens_first ? 1 : 2;
+  return Operand{extents[0], extents[heads], extents[tokens], extents[3],
+                 {array.data, strides[0] / size, strides[heads] / size, strides[tokens] / size}};
+}
+
+// A new C-contiguous array; nothing where there is no memory for it.
+std::optional<py::array> new_result(PyObject* descriptor, const std::array<std::int64_t, 4>& shape) {
+  try {
+    return py::array(py::reinterpret_borrow<py::dtype>(descriptor), shape);
+  } catch (const py::error_already_set&) {
+    return std::nullopt;
+  }
 }
 
 // The result, or None where the call is not the everyday one.
 py::object attention_plain(const py::handle& q_object, const py::handle& k_object, const py::handle& v_object,
-                           const py::handle& causal) {
-  // Never destroyed: the interpreter is gone before the library's statics are.
-  static const auto& types = *new std::array{py::dtype("float32"), py::dtype("float64"), py::dtype("float16")};
-  const auto* q = plain_array(q_object.ptr());
-  const auto* k = plain_array(k_object.ptr());
-  const auto* v = plain_array(v_object.ptr());
-  if (q == nullptr || k == nullptr || v == nullptr || q->descr != k->descr || q->descr != v->descr) return py::none();
+                           const py::handle& causal, bool tokens_first) {
+  const auto* q_array = plain_array(q_object.ptr());
+  const auto* k_array = plain_array(k_object.ptr());
+  const auto* v_array = plain_array(v_object.ptr());
+  if (q_array == nullptr || k_array == nullptr || v_array == nullptr) return py::none();
+  if (q_array->descr != k_array->descr || q_array->descr != v_array->descr) return py::none();
   if (causal.ptr() != Py_True && causal.ptr() != Py_False) return py::none();
-  std::size_t type = 0;
-  while (type < types.size() && types[type].ptr() != q->descr) ++type;
-  if (type == types.size()) return py::none();
-  const auto *nq = q->dimensions, *nk = k->dimensions, *nv = v->dimensions;
-  if (nk[0] != nq[0] || nv[0] != nq[0] || nv[1] != nk[1] || nv[2] != nk[2] || nk[3] != nq[3] || nq[1] % nk[1] != 0) {
+  const std::optional<ElementKind> kind = kind_of(q_array->descr);
+  if (!kind) return py::none();
+  const std::size_t item_size = element_size(*kind);
+  const std::optional<Operand> q = operand(*q_array, item_size, tokens_first);
+  const std::optional<Operand> k = operand(*k_array, item_size, tokens_first);
+  const std::optional<Operand> v = operand(*v_array, item_size, tokens_first);
+  if (!q || !k || !v) return py::none();
+  if (k->batch != q->batch || v->batch != q->batch || v->heads != k->heads || v->tokens != k->tokens ||
+      k->width != q->width || q->heads % k->heads != 0) {
     return py::none();
   }
   AttentionProblem p{};
-  p.kind = static_cast<ElementKind>(type);
-  p.batch = nq[0];
-  p.num_heads = nq[1];
-  p.num_queries = nq[2];
-  p.head_dim = nq[3];
-  p.num_kv_heads = nk[1];
-  p.num_keys = nk[2];
-  p.value_dim = nv[3];
+  p.kind = *kind;
+  p.batch = q->batch;
+  p.num_heads = q->heads;
+  p.num_queries = q->tokens;
+  p.head_dim = q->width;
+  p.num_kv_heads = k->heads;
+  p.num_keys = k->tokens;
+  p.value_dim = v->width;
   p.right = causal.ptr() == Py_True ? 0 : kNoLimit;
-  py::array out(types[type], {nq[0], nq[1], nq[2], nv[3]});
-  p.q = contiguous_view(q->data, nq[1], nq[2], nq[3]);
-  p.k = contiguous_view(k->data, nk[1], nk[2], nk[3]);
-  p.v = contiguous_view(v->data, nv[1], nv[2], nv[3]);
-  p.out = contiguous_view(out.mutable_data(), nq[1], nq[2], nv[3]);
+  p.q = q->view;
+  p.k = k->view;
+  p.v = v->view;
+  const std::int64_t heads = p.num_heads, tokens = p.num_queries, width = p.value_dim;
+  std::optional<py::array> out = new_result(
+      q_array->descr, {p.batch, tokens_first ? tokens : heads, tokens_first ? heads : tokens, width});
+  if (!out) return py::none();
+  p.out = {out->mutable_data(), heads * tokens * width, tokens_first ? width : tokens * width,
+           tokens_first ? heads * width : width};
   const std::vector<std::int64_t> positions(static_cast<std::size_t>(p.batch), p.num_keys - p.num_queries);
   p.positions = positions.data();
   run_released([&](const std::function<bool()>& interrupted) { attention(p, interrupted); });
-  return out;
+  return std::move(*out);
 }
 
 }  // namespace
 
 void bind_plain(py::module_& m) {
-  m.def("attention_plain", &attention_plain, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("causal"));
+  m.def("attention_plain", &attention_plain, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("causal"),
+        py::arg("tokens_first"));
 }
 
 }  // namespace headway

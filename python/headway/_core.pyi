@@ -24,7 +24,9 @@ def attention(
     options: object,
     /,
 ) -> None: ...
-def attention_plain(q: object, k: object, v: object, causal: object, /) -> _Array | None: ...
+def attention_plain(
+    q: object, k: object, v: object, causal: object, tokens_first: bool, /
+) -> _Array | None: ...
 def attention_weights(
     q: _Array,
     k: _Array,

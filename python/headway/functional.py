@@ -8,7 +8,7 @@ from .calls import check_attention, lse_of, target_of
 
 __all__ = ["attention"]
 
-_END, _BHTD = "end", "BHTD"  # the very objects that the defaults are
+_END, _BHTD, _BTHD = "end", "BHTD", "BTHD"  # the very objects that defaults and literals are
 
 
 @overload
@@ -251,7 +251,7 @@ def attention(
         and out is None
         and return_lse is False
         and align is _END
-        and layout is _BHTD
+        and (layout is _BHTD or layout is _BTHD)
         and mask is None
         and window is None
         and softcap is None
@@ -259,7 +259,7 @@ def attention(
         and sinks is None
         and kv_lengths is None
     ):
-        plain = _core.attention_plain(q, k, v, causal)  # None: something needs a closer look
+        plain = _core.attention_plain(q, k, v, causal, layout is _BTHD)  # None: look closer
         if plain is not None:
             return plain
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
