@@ -19,10 +19,11 @@ struct Edges {
   std::int64_t begins[kVecs], ends[kVecs];
 };
 
+// Of the keys from `from` to `to` - 1.
 template <class S, int kVecs>
-Edges<kVecs> edges_of(const TileArgs<typename S::Real>& args) {
+Edges<kVecs> edges_of(const TileArgs<typename S::Real>& args, std::int64_t from, std::int64_t to) {
   Edges<kVecs> edges;
-  const auto clamp = [&](std::int64_t n) { return n < 0 ? 0 : n > args.block->count ? args.block->count : n; };
+  const auto clamp = [&](std::int64_t n) { return n < from ? from : n > to ? to : n; };
   for (int j = 0; j < kVecs; ++j) {
     const auto start = static_cast<std::int64_t>(args.panel->starts[j * S::kLanes]);
     const auto limit = static_cast<std::int64_t>(args.panel->limits[(j + 1) * S::kLanes - 1]);
@@ -32,38 +33,87 @@ Edges<kVecs> edges_of(const TileArgs<typename S::Real>& args) {
   return edges;
 }
 
-// q.k of kRows keys from `key` on, for vectors kFirst .. kEnd - 1 -> rows of args.weights (keys, lanes).
-template <class S, int kVecs, int kFirst, int kEnd, int kRows>
-[[gnu::noinline]] void store_products(const TileArgs<typename S::Real>& args, std::int64_t key) {
-  constexpr int kLanes = kVecs * S::kLanes, kWide = kEnd - kFirst;
-  const std::int64_t head_dim = args.task->head_dim;
-  typename S::Vec acc[kRows][kWide];
+// What a tile needs to know of the options; the weights of the block begin at key `first`.
+template <class Real>
+struct Options {
+  Shape<Real> shape;
+  const Real* bias;  // (kKeysPerBlock, lanes): what a mask adds, or null
+  std::int64_t first;
+};
+
+// Products acc (kRows, kWide) of keys from `key` on and lanes from `lane` on -> scores, in registers. Capping is so much
+// work that it goes by way of memory.
+template <class S, int kLanes, bool kShaped, int kRows, int kWide>
+[[gnu::always_inline]] inline void to_scores(typename S::Vec (&acc)[kRows][kWide], const TileArgs<typename S::Real>& args,
+                                             const Options<typename S::Real>& options, std::int64_t key, int lane) {
+  using Real = typename S::Real;
+  const auto& panel = *args.panel;
+  const auto for_each = [&](const auto& change) __attribute__((always_inline)) {
 #pragma GCC unroll 32
-  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kWide; ++j) {
 #pragma GCC unroll 32
-    for (int j = 0; j < kWide; ++j) acc[i][j] = S::zero();
+      for (int i = 0; i < kRows; ++i) change(acc[i][j], key + i, lane + j * S::kLanes);
+    }
+  };
+  using Vec = typename S::Vec;
+  if constexpr (kShaped) {
+    if (options.shape.capped) {
+      Real* out = args.weights + key * kLanes;
+      for_each([&](Vec& x, std::int64_t at, int from) { S::store(args.weights + at * kLanes + from, x); });
+      cap_products<S>(options.shape, out + lane, kRows, kWide, kLanes);
+      for_each([&](Vec& x, std::int64_t at, int from) { x = S::load(args.weights + at * kLanes + from); });
+    } else {
+      const Vec scale = S::set1(options.shape.scale);
+      for_each([&](Vec& x, std::int64_t, int) { x = S::mul(x, scale); });
+    }
+    if (options.shape.alibi) {
+      for_each([&](Vec& x, std::int64_t at, int from) {
+        x = add_alibi<S>(x, S::load(panel.slopes + from), S::load(panel.positions + from), args.block->offset + at);
+      });
+    }
   }
-  multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
-                                 args.panel->queries + kFirst * S::kLanes, kLanes, head_dim);
-  typename S::Real* out = args.weights + key * kLanes + kFirst * S::kLanes;
+  if (options.bias != nullptr) {
+    for_each([&](Vec& x, std::int64_t at, int from) { x = add_bias<S>(x, S::load(options.bias + at * kLanes + from)); });
+  }
+  const std::int64_t offset = args.block->offset + key;
+  if (sees_all<S>(panel, lane, offset, kRows) && sees_all<S>(panel, lane + (kWide - 1) * S::kLanes, offset, kRows)) return;
+  const Vec hidden = S::set1(-static_cast<Real>(__builtin_inf()));
+  for_each([&](Vec& x, std::int64_t at, int from) {
+    x = S::select(hides<S>(panel, nullptr, from, args.block->offset + at), hidden, x);
+  });
+}
+
+// Weights of kRows keys from `key` on: for vectors kFirst .. kEnd - 1 from products made into scores, 0 for the others.
+template <class S, int kVecs, int kFirst, int kEnd, int kRows, bool kShaped>
+[[gnu::noinline]] void weigh_scores(const TileArgs<typename S::Real>& args, const Options<typename S::Real>& options,
+                                    std::int64_t key) {
+  constexpr int kLanes = kVecs * S::kLanes, kWide = kEnd - kFirst, kLane = kFirst * S::kLanes;
+  typename S::Vec acc[kRows][kWide];
+  multiply_keys<S, kVecs, kFirst>(acc, args, key);
+  to_scores<S, kLanes, kShaped>(acc, args, options, key, kLane);
 #pragma GCC unroll 32
+  for (int group = 0; group < kRows; group += kKeysPerGroup) {
+    weigh_group<S, kWide, kLanes, kShaped>(args, acc + group, kLane, key + group, options.first);
+  }
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-    for (int j = 0; j < kWide; ++j) S::store(out + i * kLanes + j * S::kLanes, acc[i][j]);
+    for (int j = 0; j < kVecs; ++j) {
+      if (j < kFirst || j >= kEnd) S::store(args.weights + (key + i) * kLanes + j * S::kLanes, S::zero());
+    }
   }
 }
 
 // Vectors kFirst .. kEnd - 1 for keys from `key` to `end`, in as high tiles as fit.
-template <class S, int kVecs, int kFirst, int kEnd>
-std::int64_t store_zone(const TileArgs<typename S::Real>& args, std::int64_t key, std::int64_t end) {
-  constexpr int kRows = S::kAccumulators / (kEnd - kFirst) / kKeysPerGroup * kKeysPerGroup;
+template <class S, int kVecs, int kFirst, int kEnd, bool kShaped>
+void weigh_zone(const TileArgs<typename S::Real>& args, const Options<typename S::Real>& options, std::int64_t key,
+                std::int64_t end) {
+  constexpr int kMost = S::kAccumulators / (kEnd - kFirst) / kKeysPerGroup * kKeysPerGroup;
+  constexpr int kRows = kMost > 2 * kKeysPerGroup ? 2 * kKeysPerGroup : kMost;
   if constexpr (kRows > kKeysPerGroup) {
     for (; key + kRows <= end && key + kRows <= args.block->count; key += kRows) {
-      store_products<S, kVecs, kFirst, kEnd, kRows>(args, key);
+      weigh_scores<S, kVecs, kFirst, kEnd, kRows, kShaped>(args, options, key);
     }
   }
-  for (; key < end; key += kKeysPerGroup) store_products<S, kVecs, kFirst, kEnd, kKeysPerGroup>(args, key);
-  return key;
+  for (; key < end; key += kKeysPerGroup) weigh_scores<S, kVecs, kFirst, kEnd, kKeysPerGroup, kShaped>(args, options, key);
 }
 
 // Calls zone(Constant<first>, Constant<end>, begin, end) for runs of keys, ascending, and the vectors that see some of
@@ -84,30 +134,6 @@ template <int kVecs, class Zone>
   if constexpr (kVecs > 1) run(Constant<1>{}, Constant<kVecs>{}, edges.ends[1]);
   if constexpr (kVecs > 2) run(Constant<2>{}, Constant<kVecs>{}, edges.ends[2]);
   if constexpr (kVecs > 3) run(Constant<3>{}, Constant<kVecs>{}, edges.ends[3]);
-}
-
-// Products of vector j, from begins[j] on -> weights, in place; 0 in the other rows that the panel has.
-template <class S, int kVecs>
-void weigh_vector(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges, const typename S::Real* bias, int j) {
-  using Real = typename S::Real;
-  constexpr int kLanes = kVecs * S::kLanes;
-  const int lane = j * S::kLanes;
-  const std::int64_t first = edges.begins[0], begin = edges.begins[j], end = edges.ends[j];
-  for (std::int64_t key = first; key < begin; ++key) S::store(args.weights + key * kLanes + lane, S::zero());
-  for (std::int64_t key = end > begin ? end : begin; key < edges.ends[kVecs - 1]; ++key) {
-    S::store(args.weights + key * kLanes + lane, S::zero());
-  }
-  if (begin >= end) return;
-  Real* products = args.weights + begin * kLanes;
-  make_scores<S>(*args.task, *args.panel, lane,
-                 ScoreTile<Real>{products, bias != nullptr ? bias + begin * kLanes : nullptr, args.block->offset + begin, end - begin},
-                 ScoreStage::kWeights);
-  for (std::int64_t key = begin; key < end; key += kKeysPerGroup) {
-    typename S::Vec x[kKeysPerGroup][1];
-#pragma GCC unroll 4
-    for (int i = 0; i < kKeysPerGroup; ++i) x[i][0] = S::load(args.weights + (key + i) * kLanes + lane);
-    weigh_group<S, 1, kLanes>(args, x, lane, key, first);
-  }
 }
 
 // Context rows [d, d + kRows) (kRows, lanes) += values (keys, kRows)^T . weights (keys, lanes).
@@ -202,18 +228,27 @@ void add_not_finite(const AttentionTask& task, const Panel<typename S::Real>& pa
 }
 
 template <class S, int kVecs>
-void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const typename S::Real* bias) {
+void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const MaskBlock& mask) {
   constexpr int kLanes = kVecs * S::kLanes;
   const AttentionTask& task = *args.task;
-  const Edges<kVecs> edges = edges_of<S, kVecs>(args);
+  const auto* bias = mask.shown == Shown::kPart ? workspace_of<S>(task).bias : nullptr;
+  const Edges<kVecs> edges = edges_of<S, kVecs>(args, mask.begin, mask.end);
+  const Options<typename S::Real> options{Shape<typename S::Real>(task, workspace_of<S>(task), ScoreStage::kWeights), bias, edges.begins[0]};
   for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) {
-    store_zone<S, kVecs, decltype(first)::value, decltype(end)::value>(args, from, to);
+    constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
+    if (options.shape.scaled) {
+      weigh_zone<S, kVecs, kFirst, kEnd, true>(args, options, from, to);
+    } else {
+      weigh_zone<S, kVecs, kFirst, kEnd, false>(args, options, from, to);
+    }
   });
-  for (int j = 0; j < kVecs; ++j) weigh_vector<S, kVecs>(args, edges, bias, j);
-  clean_values<S>(task, block);
-  add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, block.clean, block.clean_stride, 0);
+  const bool hides_some = bias != nullptr || !sees_all<S>(*args.panel, 0, block.offset + edges.begins[0], block.count) ||
+                          !sees_all<S>(*args.panel, kLanes - S::kLanes, block.offset, block.count);
+  if (hides_some) clean_values<S>(task, block);
+  const auto* values = hides_some ? block.clean : block.values;
+  add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, values, hides_some ? block.clean_stride : block.value_stride, 0);
   args.state->started = true;
-  if (block.clean == block.values) return;
+  if (values == block.values) return;
   const std::int64_t end = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;
   add_not_finite<S>(
       task, *args.panel, *args.state, bias, block.offset, edges.begins[0], end,

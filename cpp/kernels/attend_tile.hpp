@@ -2,6 +2,7 @@
 #pragma once
 
 #include "key_block.hpp"
+#include "score.hpp"
 
 namespace headway {
 namespace {
@@ -46,26 +47,42 @@ struct RowFetch {
 };
 
 // Weights of one group of keys from `key` on, for kWide vectors of lanes from `lane` on; x (kKeysPerGroup, kWide) are the
-// products, or scores. The keys of the block before `first` count for nothing.
-template <class S, int kWide, int kLanes>
+// products, or scores where kShaped. The keys of the block before `first` count for nothing.
+template <class S, int kWide, int kLanes, bool kShaped = false>
 [[gnu::always_inline]] inline void weigh_group(const TileArgs<typename S::Real>& args, const typename S::Vec (*x)[kWide],
                                                int lane, std::int64_t key, std::int64_t first = 0) {
   using Real = typename S::Real;
   using Vec = typename S::Vec;
+  constexpr Real kLeast = kShaped ? Real{kLeastShaped<Real>} : Exp2Coefficients<Real>::kSmallest;
   const Vec scale2 = S::set1(args.scale.scale2);
+  const bool alibi = kShaped && args.task->options.slopes != nullptr;
+  const std::int64_t at = args.block->offset + key;
+  alignas(64) [[maybe_unused]] Real expected[kShaped ? 2 * kWide * S::kLanes : 1];
   Vec largest[kWide];
   auto raised = S::greater(S::zero(), S::zero());
 #pragma GCC unroll 32
   for (int j = 0; j < kWide; ++j) {
     largest[j] = S::max(S::max(x[0][j], x[1][j]), S::max(x[2][j], x[3][j]));
-    raised = S::either(raised, S::greater(largest[j], S::load(args.state->bound + lane + j * S::kLanes)));
+    Vec compared = largest[j];
+    if (alibi && at % kKeysPerStep == 0) compared = S::add(compared, rise_at<S>(*args.panel, lane + j * S::kLanes, at).eager);
+    raised = S::either(raised, S::greater(compared, S::load(args.state->bound + lane + j * S::kLanes)));
   }
   if (__builtin_expect(S::any(raised), 0)) {
     alignas(64) Real products[kWide * S::kLanes];
 #pragma GCC unroll 32
     for (int j = 0; j < kWide; ++j) S::store(products + j * S::kLanes, largest[j]);
+    const Real* rises = nullptr;
+    if (alibi) {
+#pragma GCC unroll 32
+      for (int j = 0; j < kWide; ++j) {
+        const Rise<S> rise = rise_at<S>(*args.panel, lane + j * S::kLanes, at);
+        S::store(expected + 2 * j * S::kLanes, rise.ahead);
+        S::store(expected + (2 * j + 1) * S::kLanes, rise.eager);
+      }
+      rises = expected;
+    }
     raise_reference<S, kWide>(*args.state, args.scale, products, lane, args.weights + first * kLanes, key - first,
-                              args.task->value_dim, kLanes);
+                              args.task->value_dim, kLanes, rises);
   }
 
   Real* weights = args.weights + key * kLanes + lane;
@@ -76,11 +93,35 @@ template <class S, int kWide, int kLanes>
     Vec sum = S::load(sums);
 #pragma GCC unroll 32
     for (int i = 0; i < kKeysPerGroup; ++i) {
-      const Vec weight = exp2<S>(S::mul(S::sub(x[i][j], reference), scale2));
+      const Vec weight = exp2<S>(S::mul(S::sub(x[i][j], reference), scale2), kLeast);
       sum = S::add(sum, weight);
       S::store(weights + i * kLanes + j * S::kLanes, weight);
     }
     S::store(sums, sum);
+  }
+}
+
+// acc (kRows, kWide) <- q.k of kRows keys from `key` on (in the block), for kWide vectors of lanes from vector kFirst on.
+template <class S, int kVecs, int kFirst, int kRows, int kWide, bool kFetch = false>
+[[gnu::always_inline]] inline void multiply_keys(typename S::Vec (&acc)[kRows][kWide],
+                                                 const TileArgs<typename S::Real>& args, std::int64_t key) {
+  using Real = typename S::Real;
+  const std::int64_t head_dim = args.task->head_dim;
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kWide; ++j) acc[i][j] = S::zero();
+  }
+  const auto multiply = [&](const auto& fetch) {
+    multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
+                                   args.panel->queries + kFirst * S::kLanes, kVecs * S::kLanes, head_dim, fetch);
+  };
+  if constexpr (kFetch) {
+    // Beside the product with these keys: their values.
+    const std::ptrdiff_t stride = args.block->value_stride;
+    multiply(RowFetch<Real, kStepsPerFetch * kRows>{args.block->values + key * stride, stride, args.task->value_dim});
+  } else {
+    multiply(NoFetch{});
   }
 }
 
@@ -94,25 +135,8 @@ template <class S, int kVecs, int kFirst, int kRows, bool kMasked, bool kFetch =
   constexpr int kLanes = kVecs * S::kLanes;
   constexpr int kLane = kFirst * S::kLanes;
   const Panel<Real>& panel = *args.panel;
-  const std::int64_t head_dim = args.task->head_dim;
-
   Vec acc[kRows][kWide];
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-    for (int j = 0; j < kWide; ++j) acc[i][j] = S::zero();
-  }
-  const auto multiply = [&](const auto& fetch) {
-    multiply_tile<S, kRows, kWide>(acc, args.block->group(key), args.block->group_stride(key, head_dim), 1,
-                                   panel.queries + kLane, kLanes, head_dim, fetch);
-  };
-  if constexpr (kFetch) {
-    // Beside the product with these keys: their values.
-    const std::ptrdiff_t stride = args.block->value_stride;
-    multiply(RowFetch<Real, kStepsPerFetch * kRows>{args.block->values + key * stride, stride, args.task->value_dim});
-  } else {
-    multiply(NoFetch{});
-  }
+  multiply_keys<S, kVecs, kFirst, kRows, kWide, kFetch>(acc, args, key);
 
 #pragma GCC unroll 32
   for (int group = 0; group < kRows; group += kKeysPerGroup) {

@@ -45,7 +45,7 @@ void settle_sums(const AttentionTask& task, const Panel<typename S::Real>& panel
     if (reference == nullptr) continue;
     for (int i = 0; i < S::kLanes && lane + i < panel.num_rows; ++i) {
       const Real score = panel.total.reference[lane + i];
-      const bool empty_row = panel.total.sum[lane + i] < static_cast<Real>(0.5);
+      const bool empty_row = panel.total.sum[lane + i] < kEmptySum;
       const bool is_sink = sinks[i] >= kLowest<Real> && (empty_row || sinks[i] > score * static_cast<Real>(w.unit()));  // as `top`
       *reference++ = shifts[i] + (is_sink ? static_cast<double>(sinks[i]) : static_cast<double>(score) * w.unit());
       *sum++ = static_cast<double>(sums[i]);

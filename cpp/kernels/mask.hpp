@@ -7,8 +7,13 @@
 namespace headway {
 namespace {
 
-// What a mask does to a block of keys for a panel; kAll: it hides nothing and adds nothing.
+// What a mask does to a block of keys for a panel; kAll: it hides nothing and adds nothing. It hides the keys of the
+// block before `begin` and from `end` on.
 enum class Shown { kNothing, kPart, kAll };
+struct MaskBlock {
+  Shown shown;
+  std::int64_t begin, end;
+};
 
 struct Bool {
   std::uint8_t byte;
@@ -34,57 +39,95 @@ template <class Real, class Element, class Each>
   }
 }
 
+// Whether a row of a mask shows some key, and whether it changes something.
+struct RowEffect {
+  bool shows, changes;
+};
+
+template <class Real, class Element>
+RowEffect effect_of(const Element* row, std::ptrdiff_t stride, std::int64_t count) {
+  if constexpr (__is_same(Element, Bool)) {
+    if (stride == 1) {  // in bytes, for speed
+      std::uint8_t any = 0, hidden = 0;
+      for (std::int64_t i = 0; i < count; ++i) {
+        any |= row[i].byte;
+        hidden |= static_cast<std::uint8_t>(row[i].byte == 0);
+      }
+      return {any != 0, hidden != 0};
+    }
+  }
+  int shows = 0, changes = 0;
+  read_mask_row<Real>(row, stride, count, [&](std::int64_t, Real x) {
+    shows |= x != -static_cast<Real>(__builtin_inf());
+    changes |= x != 0;
+  });
+  return {shows != 0, changes != 0};
+}
+
 // Keys [begin, begin + count) of the mask -> rows of bias (keys, lanes), which only kPart fills.
 template <class S, class Element>
-Shown load_mask_of(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
-                   typename S::Real* bias) {
+MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin,
+                       std::int64_t count, typename S::Real* bias) {
   using Real = typename S::Real;
   const ScoreOptions& options = task.options;
   const std::ptrdiff_t key_stride = options.mask_key_stride;
   const auto* mask = static_cast<const Element*>(options.mask) + begin * key_stride;
+  const auto row_at = [&](const RowCursor& row) { return mask + row.offset(options.mask_token_stride, options.mask_head_stride); };
   const int lanes = panel.vecs * S::kLanes;
   // A mask that is the same for all rows is read once.
   const bool same = options.mask_token_stride == 0 && (options.mask_head_stride == 0 || task.group == 1);
   const std::int64_t num_rows = same ? 1 : panel.num_rows;
 
-  bool shows = false, plain = true;
+  bool shows = false, changes = false;
   RowCursor row(panel.first_row, task.group);
-  for (std::int64_t i = 0; i < num_rows && (plain || !shows); ++i, row.next()) {
-    int shown = 0, changed = 0;
-    read_mask_row<Real>(mask + row.offset(options.mask_token_stride, options.mask_head_stride), key_stride, count,
-                        [&](std::int64_t, Real x) {
-                          shown |= x != -static_cast<Real>(__builtin_inf());
-                          changed |= x != 0;
-                        });
-    shows = shows || shown != 0;
-    plain = plain && changed == 0;
+  for (std::int64_t i = 0; i < num_rows && !(changes && shows); ++i, row.next()) {
+    const RowEffect effect = effect_of<Real>(row_at(row), key_stride, count);
+    shows = shows || effect.shows;
+    changes = changes || effect.changes;
   }
-  if (!shows) return Shown::kNothing;
-  if (plain) return Shown::kAll;
+  if (!shows) return {Shown::kNothing, 0, 0};
+  if (!changes) return {Shown::kAll, 0, count};
 
-  Real* out = workspace_of<S>(task).mask_rows;
+  Real* staged = workspace_of<S>(task).mask_rows;
+  const auto stage = [&](const RowCursor& at, Real* to) {
+    read_mask_row<Real>(row_at(at), key_stride, count, [&](std::int64_t key, Real x) { to[key] = x; });
+  };
   row = RowCursor(panel.first_row, task.group);
+  if (same) {
+    stage(row, staged);
+    MaskBlock block{Shown::kPart, 0, count};
+    while (staged[block.begin] < kLowest<Real>) ++block.begin;
+    while (staged[block.end - 1] < kLowest<Real>) --block.end;
+    // To the groups in which a maximum is judged.
+    block.begin = block.begin / kKeysPerStep * kKeysPerStep;
+    block.end = (block.end + kKeysPerStep - 1) / kKeysPerStep * kKeysPerStep;
+    if (block.end > count) block.end = count;
+    for (std::int64_t key = block.begin; key < block.end; ++key) {
+      for (int lane = 0; lane < lanes; lane += S::kLanes) S::store(bias + key * lanes + lane, S::set1(staged[key]));
+    }
+    return block;
+  }
   for (int lane = 0; lane < lanes; lane += S::kLanes) {
     const Real* rows[S::kLanes] = {};
     int used = 0;
     for (; used < S::kLanes && lane + used < num_rows; ++used, row.next()) {
-      Real* to = out + used * kKeysPerBlock;
-      read_mask_row<Real>(mask + row.offset(options.mask_token_stride, options.mask_head_stride), key_stride, count,
-                          [&](std::int64_t key, Real x) { to[key] = x; });
-      rows[used] = to;
+      if constexpr (__is_same(Element, Real)) {
+        if (key_stride == 1) {
+          rows[used] = row_at(row);
+          continue;
+        }
+      }
+      stage(row, staged + used * kKeysPerBlock);
+      rows[used] = staged + used * kKeysPerBlock;
     }
-    if (!same) {
-      load_transposed<S>(rows, used, count, bias + lane, lanes);
-      continue;
-    }
-    for (std::int64_t key = 0; key < count; ++key) S::store(bias + key * lanes + lane, S::set1(out[key]));
+    load_transposed<S>(rows, used, count, bias + lane, lanes);
   }
-  return Shown::kPart;
+  return {Shown::kPart, 0, count};
 }
 
 template <class S>
-Shown load_mask(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
-                typename S::Real* bias) {
+MaskBlock load_mask(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
+                    typename S::Real* bias) {
   switch (task.options.mask_kind) {
     case MaskKind::kFloat32: return load_mask_of<S, float>(task, panel, begin, count, bias);
     case MaskKind::kFloat64: return load_mask_of<S, double>(task, panel, begin, count, bias);
@@ -92,19 +135,22 @@ Shown load_mask(const AttentionTask& task, const Panel<typename S::Real>& panel,
     case MaskKind::kBFloat16: return load_mask_of<S, BFloat16>(task, panel, begin, count, bias);
     case MaskKind::kBool: return load_mask_of<S, Bool>(task, panel, begin, count, bias);
   }
-  return Shown::kNothing;
+  return {Shown::kNothing, 0, 0};
 }
 
 // The whole of the task's mask for keys [begin, begin + count): null where it changes nothing.
 template <class S>
 const typename S::Real* mask_of(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin,
                                 std::int64_t count) {
-  typename S::Real* bias = workspace_of<S>(task).bias;
-  const Shown shown = load_mask<S>(task, panel, begin, count, bias);
-  if (shown == Shown::kNothing) {
-    for (std::int64_t i = 0; i < count * panel.vecs * S::kLanes; ++i) bias[i] = -static_cast<typename S::Real>(__builtin_inf());
+  using Real = typename S::Real;
+  const int lanes = panel.vecs * S::kLanes;
+  Real* bias = workspace_of<S>(task).bias;
+  const MaskBlock block = load_mask<S>(task, panel, begin, count, bias);
+  for (std::int64_t key = 0; key < count; ++key) {
+    if (key >= block.begin && key < block.end) continue;
+    for (int lane = 0; lane < lanes; ++lane) bias[key * lanes + lane] = -static_cast<Real>(__builtin_inf());
   }
-  return shown == Shown::kAll ? nullptr : bias;
+  return block.shown == Shown::kAll ? nullptr : bias;
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace headway {
 namespace {
 
-inline constexpr int kKeysPerJudgement = kBlockStep;  // a multiple of what a product takes at a time
+inline constexpr int kKeysPerJudgement = 32;  // divides kKeysPerBlock; a multiple of what a product takes at a time
 
 struct PairWorkspace : Workspace<float> {
   float* scores;           // (kKeysPerJudgement, lanes)

@@ -47,7 +47,15 @@ template <class Products>
   S::store(products, most);
   const auto before = S::load(args.state->reference + lane);
   const auto fresh = is_fresh<S>(S::load(args.state->bound + lane));  // their weights so far are 0 and stay so
-  raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes);
+  alignas(64) float rises[2 * S::kLanes];
+  const bool alibi = args.task->options.slopes != nullptr;
+  if (alibi) {
+    const Rise<S> rise = rise_at<S>(*args.panel, lane, args.block->offset + begin);
+    S::store(rises, rise.ahead);
+    S::store(rises + S::kLanes, rise.eager);
+  }
+  raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes,
+                        alibi ? rises : nullptr);
   const auto moved = S::sub(before, S::load(args.state->reference + lane));
   const auto factor = S::select(fresh, S::set1(1), exp2<S>(S::mul(moved, S::set1(args.scale.scale2))));
   for (std::int64_t key = args.begin; key < begin; key += 2) {
@@ -96,7 +104,9 @@ template <class Products>
     for (int i = 0; i < count; ++i) largest[i % 4] = S::max(largest[i % 4], masked(i));
   }
   const Vec most = S::max(S::max(largest[0], largest[1]), S::max(largest[2], largest[3]));
-  if (S::any(S::greater(most, S::load(args.state->bound + lane)))) raise_pairs<Products>(args, most, lane, begin);
+  Vec compared = most;
+  if (args.task->options.slopes != nullptr) compared = S::add(most, rise_at<S>(*args.panel, lane, offset).eager);
+  if (S::any(S::greater(compared, S::load(args.state->bound + lane)))) raise_pairs<Products>(args, most, lane, begin);
 
   const Vec scale2 = S::set1(args.scale.scale2), reference = S::load(args.state->reference + lane);
   Vec sum = S::load(args.state->sum + lane);
@@ -142,9 +152,11 @@ void attend_pairs(PairArgs& args, std::int64_t first_key) {
   if (args.ends[vecs - 1] <= (start > 0 ? start : 0)) return;
   args.begin = start > 0 ? start / kKeysPerJudgement * kKeysPerJudgement : 0;
   if (args.task->options.mask != nullptr) {
-    const Shown shown = load_mask<S>(*args.task, *args.panel, first_key, args.ends[vecs - 1], w.bias);
-    if (shown == Shown::kNothing) return;
-    args.bias = shown == Shown::kPart ? w.bias : nullptr;
+    const MaskBlock mask = load_mask<S>(*args.task, *args.panel, first_key, args.ends[vecs - 1], w.bias);
+    if (mask.shown == Shown::kNothing) return;
+    args.bias = mask.shown == Shown::kPart ? w.bias : nullptr;
+    if (mask.begin > args.begin) args.begin = mask.begin / kKeysPerJudgement * kKeysPerJudgement;
+    for (auto& end : args.ends) end = end < mask.end ? end : mask.end;
   }
   with_vecs<S>(vecs, [&](auto n) {
     constexpr int kVecs = decltype(n)::value;

@@ -10,8 +10,12 @@ namespace {
 
 inline constexpr int kPanelsPerTask = 2;
 inline constexpr int kMostPanels = 4;  // of tasks whose blocks of keys cost more to make ready
-inline constexpr int kKeysPerBlock = 128;  // divides kKeysPerSpan; a multiple of every tile's rows but the remainder
-inline constexpr int kBlockStep = 32;  // from a span's first key, blocks begin at multiples of this: divides kKeysPerBlock
+// Blocks begin at multiples of this, whatever is visible, for a row's bits may depend on where they do. It divides
+// kKeysPerSpan, and is a multiple of every tile's rows but the remainder.
+inline constexpr int kKeysPerBlock = 128;
+
+// Divides kKeysPerBlock; a multiple of every group of keys in which a maximum is judged.
+inline constexpr int kKeysPerStep = 32;
 
 // The lowest finite number: what is below it is -inf.
 template <class Real>
@@ -24,6 +28,7 @@ struct Panel {
   Real* starts;                   // (lanes): first key that it sees, likewise
   Real* slopes;                   // (lanes): of ALiBi, where there are any
   Real* positions;                // (lanes): the row's own position, likewise, see alibi_shift
+  Real* steps;                    // (lanes): see Rise
   Softmax<Real> total, span;      // over the spans so far; over the present one
   std::int64_t first_row, num_rows;
   int vecs;                       // lanes = vecs * kLanes; lanes from num_rows on repeat the last row's limit
@@ -67,6 +72,7 @@ void lay_out_panels(Workspace<typename S::Real>& w, int panels, std::int64_t que
     panel.starts = take(kLanes);
     panel.slopes = take(kLanes);
     panel.positions = take(kLanes);
+    panel.steps = take(kLanes);
     take_state(panel.total);
     take_state(panel.span);
   }
@@ -240,7 +246,11 @@ void set_limits(const AttentionTask& task, Panel<typename S::Real>& panel, std::
   RowCursor row(panel.first_row, task.group);
   for (int lane = 0; lane < lanes; ++lane) {
     const bool used = lane < panel.num_rows;
-    panel.slopes[lane] = used ? static_cast<Real>(task.options.slopes[row.head]) : 0;
+    const double slope = used ? task.options.slopes[row.head] : 0;
+    std::int64_t step = kKeysPerStep;  // the longest one that takes a reference no more than kMostAhead further
+    while (step < kKeysPerSpan && slope * static_cast<double>(2 * step) * 1.4426950408889634 <= kMostAhead) step *= 2;
+    panel.steps[lane] = static_cast<Real>(step);
+    panel.slopes[lane] = static_cast<Real>(slope);
     panel.positions[lane] = used ? static_cast<Real>(base + row.token - position_outside(task, row.token)) : 0;
     row.next();
   }

@@ -53,12 +53,10 @@ void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::R
   if (count <= clamp(panel.first_start - begin)) return;
 
   const auto& w = workspace_of<S>(*args.task);
-  Shown shown = Shown::kAll;
-  if (args.task->options.mask != nullptr) shown = load_mask<S>(*args.task, panel, begin, count, w.bias);
-  if (shown == Shown::kNothing) return;
-  if (w.shaped || shown == Shown::kPart || panel.last_start > begin) {
-    return attend_scores<S, kVecs>(args, block, shown == Shown::kPart ? w.bias : nullptr);
-  }
+  MaskBlock mask{Shown::kAll, 0, count};
+  if (args.task->options.mask != nullptr) mask = load_mask<S>(*args.task, panel, begin, count, w.bias);
+  if (mask.shown == Shown::kNothing) return;
+  if (w.shaped || mask.shown == Shown::kPart || panel.last_start > begin) return attend_scores<S, kVecs>(args, block, mask);
 
   std::int64_t key = 0;
   for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false, kFetch>(args, key);
@@ -82,7 +80,7 @@ template <class S, class Element, class Load, class Attend>
     visible_begin = panel.first_start < visible_begin ? panel.first_start : visible_begin;
     visible_end = panel.last_limit + 1 > visible_end ? panel.last_limit + 1 : visible_end;
   }
-  const std::int64_t hidden = visible_begin > key_begin ? (visible_begin - key_begin) / kBlockStep * kBlockStep : 0;
+  const std::int64_t hidden = visible_begin > key_begin ? (visible_begin - key_begin) / kKeysPerBlock * kKeysPerBlock : 0;
   key_end = visible_end < key_end ? visible_end : key_end;
   bool joins[kMostPanels];
   for (int p = 0; p < w.num_panels; ++p) joins[p] = w.panels[p].total.started;

@@ -7,7 +7,8 @@
 // The reference of a lane starts at 0 with bound -inf ("fresh": no key seen). Keys are judged in groups of
 // kKeysPerGroup on the absolute grid; a lane whose largest product in a group passes its bound moves its reference
 // there, alone: no lane's bits depend on its neighbours. Then the bound lies 2^kRaiseBeyond in weight above it, so that
-// the reference moves seldom. Lanes that see nothing stay fresh, with sum 0.
+// the reference moves seldom. Where scores are known to rise with the keys (ALiBi) it moves further, by up to
+// 2^kMostAhead in weight. Lanes that see nothing stay fresh, with sum 0.
 // NaN: a comparison with NaN never raises; the NaN goes on through exp2 into the sum and the context.
 #pragma once
 
@@ -20,6 +21,7 @@ namespace {
 
 inline constexpr int kKeysPerGroup = 4;
 inline constexpr int kRaiseBeyond = 16;
+inline constexpr int kMostAhead = 48;
 
 // The scale in two factors: `queries`, its sign, multiplies the packed queries, `rest`, not negative, their products.
 // A power of two moves from the one to the other where the scale itself nears an end of the range; a scale of 0 gives
@@ -37,9 +39,9 @@ struct SplitScale {
       rest = 1;
     } else if (rest > kFar) {
       queries *= 0x1p100;
-      rest *= 0x1p-100;
+      rest *= 0x1p-112;
     } else if (rest < 1 / kFar) {
-      queries *= 0x1p-100;
+      queries *= 0x1p-112;
       rest *= 0x1p100;
     }
     rest = rest > kLargest ? kLargest : rest < kSmallest ? kSmallest : rest;
@@ -77,6 +79,14 @@ struct Softmax {
   }
 };
 
+template <class Real>
+inline constexpr Real kLeastNormal = sizeof(Real) == 4 ? static_cast<Real>(0x1p-126) : static_cast<Real>(0x1p-1022);
+
+// Shaped scores may lie far below the largest one, many of them, and their weights times values must not come near the
+// subnormal numbers, with which the CPU is slow: below 2^kLeastShaped such a weight is 0.
+template <class Real>
+inline constexpr int kLeastShaped = sizeof(Real) == 4 ? -112 : -1008;
+
 template <class S>
 inline typename S::Mask is_fresh(typename S::Vec bound) {
   return S::not_less(S::set1(-static_cast<typename S::Real>(__builtin_inf())), bound);
@@ -84,19 +94,24 @@ inline typename S::Mask is_fresh(typename S::Vec bound) {
 
 // The slow path: moves the reference of the lanes (of kVecs vectors from `lane` on) whose largest product passed the
 // bound, and rescales what they have summed: the sum, the context, and the `rows` rows of weights of this block.
+// With rises (kVecs pairs of vectors, see Rise) the second of a pair is added to the product before it is compared, the
+// first gives how far beyond it the reference goes; or null.
 template <class S, int kVecs>
 [[gnu::noinline]] void raise_reference(const Softmax<typename S::Real>& state,
                                        const SoftmaxScale<typename S::Real>& scale, const typename S::Real* largest,
                                        int lane, typename S::Real* weights, std::int64_t rows, std::int64_t value_dim,
-                                       int lane_stride) {
+                                       int lane_stride, const typename S::Real* rises = nullptr) {
+  const double least = sizeof(typename S::Real) == 4 ? (rises != nullptr ? 0x1p-112 : 0x1p-126) : rises != nullptr ? 0x1p-1008 : 0x1p-1022;
   for (int j = 0; j < kVecs; ++j) {
     const int at = lane + j * S::kLanes;
     const auto product = S::load(largest + j * S::kLanes);
     const auto bound = S::load(state.bound + at);
     const auto reference = S::load(state.reference + at);
-    const auto raised = S::greater(product, bound);
+    const auto* rise = rises + 2 * j * S::kLanes;
+    const auto raised = S::greater(rises != nullptr ? S::add(product, S::load(rise + S::kLanes)) : product, bound);
     if (!S::any(raised)) continue;
-    const auto moved = S::select(raised, product, reference);
+    const auto further = rises != nullptr ? S::add(product, S::load(rise)) : product;
+    const auto moved = S::select(raised, further, reference);
     const auto factor =
         S::select(is_fresh<S>(bound), S::set1(1), exp2<S>(S::mul(S::sub(reference, moved), S::set1(scale.scale2))));
     S::store(state.reference + at, moved);
@@ -105,22 +120,26 @@ template <class S, int kVecs>
     if (state.started) {
       for (std::int64_t d = 0; d < value_dim; ++d) {
         auto* p = state.context + d * lane_stride + at;
-        // Never -0, which would show the sign of a hidden value that is added times 0.
-        S::store(p, S::add(S::mul(S::load(p), factor), S::zero()));
+        // 0 for what is no normal number any more: as a part of the next sums it would slow them down.
+        const auto context = S::mul(S::load(p), factor);
+        const auto size = S::max(context, S::sub(S::zero(), context));
+        S::store(p, S::select(S::greater(S::set1(kLeastNormal<typename S::Real>), size), S::zero(), context));
       }
     }
     for (std::int64_t row = 0; row < rows; ++row) {
       auto* p = weights + row * lane_stride + at;
-      S::store(p, S::mul(S::load(p), factor));
+      const auto weight = S::mul(S::load(p), factor);  // 0 for what is too small, as in exp2
+      S::store(p, S::select(S::greater(S::set1(static_cast<typename S::Real>(least)), weight), S::zero(), weight));
     }
   }
 }
 
-// Lanes that have seen no key, or only keys of weight 0. The sum of any other lane is at least 1, its largest weight,
-// or NaN.
+// Lanes that have seen no key, or only keys of weight 0, have a sum below this. The sum of any other lane is at least
+// its largest weight, which is 1 or, with a reference that went ahead, at least 2^-kMostAhead; or it is NaN.
+inline constexpr float kEmptySum = 0x1p-64f;
 template <class S>
 inline typename S::Mask is_empty(typename S::Vec sum) {
-  return S::greater(S::set1(static_cast<typename S::Real>(0.5)), sum);
+  return S::greater(S::set1(kEmptySum), sum);
 }
 
 // total <- total joined with part, the keys of part being later ones. Lanes that are empty on one side take the other

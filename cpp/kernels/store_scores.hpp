@@ -7,6 +7,18 @@
 namespace headway {
 namespace {
 
+// q.k of one group of keys from `key` on -> rows of args.weights (keys, lanes), in the same order as for the weights.
+template <class S, int kVecs>
+[[gnu::noinline]] void store_products(const TileArgs<typename S::Real>& args, std::int64_t key) {
+  typename S::Vec acc[kKeysPerGroup][kVecs];
+  multiply_keys<S, kVecs, 0>(acc, args, key);
+#pragma GCC unroll 32
+  for (int i = 0; i < kKeysPerGroup; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kVecs; ++j) S::store(args.weights + ((key + i) * kVecs + j) * S::kLanes, acc[i][j]);
+  }
+}
+
 // Products of one block (count, lanes) -> what `stage` names, in place. inverse (lanes): see settle_sums.
 template <class S>
 void apply_stage(const TileArgs<typename S::Real>& args, const typename S::Real* bias, const typename S::Real* inverse,
@@ -42,7 +54,9 @@ void store_scores(const AttentionTask& task, std::int64_t key_begin, std::int64_
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
       TileArgs<Real> args{&task, &block, &panel, &panel.total, w.weights, w.scale, nullptr};
-      with_vecs<S>(panel.vecs, [&](auto vecs) { store_zone<S, decltype(vecs)::value, 0, decltype(vecs)::value>(args, 0, count); });
+      with_vecs<S>(panel.vecs, [&](auto vecs) {
+        for (std::int64_t key = 0; key < count; key += kKeysPerGroup) store_products<S, decltype(vecs)::value>(args, key);
+      });
       const Real* bias = nullptr;
       if (task.options.mask != nullptr && stage != ScoreStage::kScaled && stage != ScoreStage::kCapped) {
         bias = mask_of<S>(task, panel, begin, count);

@@ -21,17 +21,17 @@ template <> struct Exp2Coefficients<double> {  // 3.3e-18
   static constexpr double kSmallest = -1022.0;
 };
 
-// 2^x for x <= 100. Below the smallest normal number the result is 0 (subnormal weights would only slow the products
-// down), hence exactly 0 for x = -inf; integers give exact powers; NaN stays NaN.
+// 2^x for x <= 100. Below 2^least the result is 0, hence exactly 0 for x = -inf; integers give exact powers; NaN stays
+// NaN. least is at least kSmallest, the smallest normal number: subnormal weights would only slow the products down.
 template <class S, class C = Exp2Coefficients<typename S::Real>>
-inline typename S::Vec exp2(typename S::Vec x) {
+inline typename S::Vec exp2(typename S::Vec x, typename S::Real least = C::kSmallest) {
   constexpr int kTerms = sizeof(C::kSeries) / sizeof(C::kSeries[0]);
   const auto f = S::fraction(x);
   auto p = S::set1(C::kSeries[kTerms - 1]);
 #pragma GCC unroll 16
   for (int i = kTerms - 2; i >= 0; --i) p = S::fma(p, f, S::set1(C::kSeries[i]));
   p = S::fma(p, f, S::set1(1));
-  return S::scale_pow2(S::not_less(x, S::set1(C::kSmallest)), p, x);
+  return S::scale_pow2(S::not_less(x, S::set1(least)), p, x);
 }
 
 // (2^f - 1) / f = c0 + f * (c1 + ...) on 0 <= f < 1: minimax in the relative error.
