@@ -34,8 +34,9 @@ def _offsets(name: str, offsets: Any, total: int, tokens_of: str) -> Array:
     """
     wanted = f"integer offsets from 0 to {total}, the tokens of {tokens_of}"
     fix = "pass 0 and then the running sum of the lengths, e.g. np.cumsum([0, *lengths])"
+    numbers = isinstance(offsets, Sequence) and not isinstance(offsets, (str, bytes, bytearray))
     try:
-        array = np.asarray(offsets) if isinstance(offsets, Sequence) else as_array(name, offsets)
+        array = np.asarray(offsets) if numbers else as_array(name, offsets)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected {wanted}, got {type(offsets).__name__}; {fix}") from None
     if array.ndim != 1 or array.size == 0:
