@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Array
+from refusals import Refusal, assert_refused, cases, good, wrong_kind, wrong_value, zeros
 
 import headway
 
 F32 = np.float32
-
-
-def zeros(*shape: int, dtype: Any = F32) -> Array:
-    return np.zeros(shape, dtype)
-
-
-def good() -> dict[str, Any]:
-    """Return a call that passes: 4 query heads over 2 key heads, 5 queries, 7 keys."""
-    return {
-        "q": zeros(2, 4, 5, 8),
-        "k": zeros(2, 2, 7, 8),
-        "v": zeros(2, 2, 7, 6),
-        "out": np.full((2, 4, 5, 6), 7.0, F32),
-    }
 
 
 class Unreadable:
@@ -39,28 +24,6 @@ class Unreadable:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
-
-
-@dataclass
-class Refusal:
-    """One wrong argument (or several that make one fault) and what has to be said about it."""
-
-    argument: str
-    wanted: str
-    got: str
-    fix: str
-    error: type[Exception]
-    change: dict[str, Any] = field(default_factory=dict)
-
-
-def wrong_kind(argument: str, value: Any, wanted: str, got: str, fix: str) -> Refusal:
-    return Refusal(argument, wanted, got, fix, TypeError, {argument: value})
-
-
-def wrong_value(
-    argument: str, value: Any, wanted: str, got: str, fix: str, **change: Any
-) -> Refusal:
-    return Refusal(argument, wanted, got, fix, ValueError, {argument: value, **change})
 
 
 FOUR = "float32, float64, float16 or bfloat16"
@@ -251,39 +214,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def cases() -> list[Any]:
-    """Return every refusal with every function that has all the arguments it is about."""
-    found = []
-    for function in FUNCTIONS:
-        names = set(inspect.signature(FUNCTIONS[function]).parameters)
-        for name, refusal in REFUSALS.items():
-            about_out = refusal.argument == "out" and "out" not in names
-            if refusal.argument in names and not about_out:
-                found.append(pytest.param(function, refusal, id=f"{function}: {name}"))
-    return found
-
-
-@pytest.mark.parametrize(("function", "refusal"), cases())
+@pytest.mark.parametrize(("function", "refusal"), cases(FUNCTIONS, REFUSALS))
 def test_refused_with_a_text_that_helps(function: str, refusal: Refusal) -> None:
-    call = FUNCTIONS[function]
-    arguments = good() | refusal.change
-    argument = arguments.pop("argument_in_text", refusal.argument)
-    out = arguments["out"]
-    before = out.tobytes() if isinstance(out, np.ndarray) else None
-    accepted = inspect.signature(call).parameters
-    with pytest.raises(refusal.error) as caught:
-        call(**{name: value for name, value in arguments.items() if name in accepted})
-    text = str(caught.value)
-    assert type(caught.value) is refusal.error
-    assert text.startswith(f"{argument}: expected "), text
-    for part in (refusal.wanted, "got ", refusal.got, "; ", refusal.fix):
-        assert part in text, f"{part!r} is not in {text!r}"
-    wanted, rest = text.split(", got ", 1)
-    assert refusal.wanted in wanted
-    assert refusal.got in rest.split("; ")[0]
-    assert refusal.fix in rest.split("; ", 1)[1]
-    if before is not None:
-        assert out.tobytes() == before, "out was touched"
+    assert_refused(FUNCTIONS[function], good(), refusal)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
