@@ -96,10 +96,11 @@ def check_attention(
     else:
         offset = tk - tq
     if out is not None:
-        mask, _, _, slopes, sinks, _ = given
         shape = result_shape(rank, layout, batch, num_heads, tq, v4.shape[3])
         inputs = {"q": q4, "k": k4, "v": v4}
-        inputs |= _arrays(mask=mask, alibi_slopes=slopes, sinks=sinks)
+        if options is not None:
+            mask, _, _, slopes, sinks, _ = given
+            inputs |= _arrays(mask=mask, alibi_slopes=slopes, sinks=sinks)
         check_out(out, shape, q4.dtype, kind, inputs)
     if not plain:  # copy what the core cannot read where it lies
         same = v4 is k4
