@@ -176,8 +176,8 @@ def attention(
     Sums are kept in float32 (float64 for float64 input) and rounded once, to the dtype of q. The
     instruction sets "avx512bf16" and "amx" multiply bfloat16 numbers in pairs: they round the
     weights to bfloat16 before the second product, not their sum, and take subnormal numbers, in
-    the input or on the way, for 0. The
-    bits of a row do not depend on the number of threads, on the batch, or on strides.
+    the input or on the way, for 0. The bits of a row do not depend on the number of threads, on the
+    batch, or on strides.
 
     Anything with ``__dlpack__`` or ``__array__`` is accepted as input, lists are not. Inputs are
     read without a copy where the last axis is contiguous, the other strides are whole multiples of
