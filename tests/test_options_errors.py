@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -186,3 +187,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize(("function", "refusal"), cases(FUNCTIONS, REFUSALS))
 def test_refused_with_a_text_that_helps(function: str, refusal: Refusal) -> None:
     assert_refused(FUNCTIONS[function], good(), refusal)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_numbers_at_the_edge_raise_no_flag(function: str) -> None:
+    """Rounded to 0 or to no sink in float32, without a word even where NumPy's errors raise."""
+    arguments = {name: x for name, x in good().items() if name != "out"}
+    if "v" not in inspect.signature(FUNCTIONS[function]).parameters:
+        del arguments["v"]
+    edges = {"alibi_slopes": [1e-50, -1e-320, 0, 3e38], "sinks": [-1e300, 1e-310, -np.inf, 0]}
+    with np.errstate(all="raise"):
+        result = FUNCTIONS[function](**arguments, **edges)
+    assert not np.isnan(result).any()

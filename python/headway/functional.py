@@ -173,11 +173,11 @@ def attention(
     leaves the result bitwise unchanged. A NaN in a key, query or mask makes NaN the rows that see
     it; one in a value makes NaN its column in these rows. A score of ``-inf`` has weight 0.
 
-    Sums are kept in float32 (float64 for float64 input) and rounded once, to the dtype of q. The
-    instruction sets "avx512bf16" and "amx" multiply bfloat16 numbers in pairs: they round the
-    weights to bfloat16 before the second product, not their sum, and take subnormal numbers, in
-    the input or on the way, for 0. The bits of a row do not depend on the number of threads, on the
-    batch, or on strides.
+    Sums are kept in float32 (float64 for float64 input), in which masks, slopes and sinks are read,
+    too, and rounded once, to the dtype of q. The instruction sets "avx512bf16" and "amx" multiply
+    bfloat16 numbers in pairs: they round the weights to bfloat16 before the second product, not
+    their sum, and take subnormal numbers, in the input or on the way, for 0. The bits of a row do
+    not depend on the number of threads, on the batch, or on strides.
 
     Anything with ``__dlpack__`` or ``__array__`` is accepted as input, lists are not. Inputs are
     read without a copy where the last axis is contiguous, the other strides are whole multiples of

@@ -213,12 +213,12 @@ def _real_numbers(name: str, values: Any) -> Array:
     real = np.issubdtype(dtype, np.floating) or np.can_cast(dtype, np.float64)
     if dtype == np.bool_ or not real:
         raise TypeError(f"{name}: expected real numbers, got {dtype.name}; {fix}")
-    with np.errstate(over="ignore"):  # a long double may pass the range
+    with np.errstate(all="ignore"):  # a long double may pass the range
         return array.astype(np.float64, order="C")
 
 
 def _rounded(array: Array, wide: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return array.astype(wide)
 
 
