@@ -13,6 +13,7 @@ from figures import (
     best_share,
     geometric_mean,
     lead,
+    option_cost,
     rivals_of,
     row_of,
     timed,
@@ -45,8 +46,16 @@ DEFAULTS: dict[str, float] = {
     "projection": 1.0,
     "stages": 1.0,
     "memory-mib": 64.0,
+    "option": 1.10,
+    "option-softcap": 1.25,
+    "option-float-mask": 1.20,
+    "option-all": 1.60,
+    "option-rivals": 1.0,
+    "window-128": 12.0,
+    "packed": 1.3,
 }
-"""Times as fast as a rival, shares of a peak, or (module-parts, memory-mib) at most so much."""
+"""Times as fast as a rival, shares of a peak, or (module-parts, memory-mib, options over the plain
+call per allowed pair, packed sequences over the longest one) at most so much."""
 
 
 @dataclass
@@ -227,6 +236,39 @@ def modules(data: Data, settings: dict[str, float]) -> Iterator[Verdict]:
     yield stages
 
 
+def options(data: Data, settings: dict[str, float]) -> Iterator[Verdict]:
+    """Costs over the plain call beside them, and every rival that has the option."""
+    single = {"softcap": "option-softcap", "float-mask": "option-float-mask", "all": "option-all"}
+    costs = {
+        setting: Verdict(
+            f"cost per pair over the plain call, {what}", settings[setting], at_most=True
+        )
+        for setting, what in (
+            ("option", "each option"),
+            ("option-softcap", "soft cap"),
+            ("option-float-mask", "dense float mask"),
+            ("option-all", "five options together"),
+        )
+    }
+    rivals = Verdict("options against every rival", settings["option-rivals"])
+    narrow = Verdict("window 128 at T = 8,192 against the causal call", settings["window-128"])
+    packed = Verdict("packed 1 x 1000 + 99 x 1 over 1000", settings["packed"], at_most=True)
+    for kind in ("options", "packed"):
+        for name, record in records(data, kind):
+            entries, option = timed(record), row_of(record).option
+            for rival in rivals_of(record) if "headway" in entries else ():
+                rivals.add(lead(record, rival), f"{name}, {rival}")
+            if not {"headway", "headway-plain"} <= set(entries):
+                continue
+            if kind == "packed":
+                packed.add(lead(record, "headway", "headway-plain"), name)
+            elif option == "window-128":
+                narrow.add(lead(record, "headway-plain"), name)
+            elif option != "plain":
+                costs[single.get(option, "option")].add(option_cost(record), name)
+    yield from (*costs.values(), rivals, narrow, packed)
+
+
 def judge(data: Data, settings: dict[str, float] | None = None) -> list[Verdict]:
     """Every claim, in the order of the report."""
     values = DEFAULTS | (settings or {})
@@ -238,5 +280,6 @@ def judge(data: Data, settings: dict[str, float] | None = None) -> list[Verdict]
         *shares(data, values),
         growth(data, values),
         *modules(data, values),
+        *options(data, values),
         memory,
     ]

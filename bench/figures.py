@@ -38,6 +38,12 @@ def lead(record: Record, rival: str, own: str = "headway", statistic: str = "wal
     return float(entries[rival][statistic] / entries[own][statistic])
 
 
+def option_cost(record: Record) -> float:
+    """Time per allowed pair, relative to the plain call that was timed beside it."""
+    entries = record["entries"]
+    return float(entries["headway-plain"]["gflops"] / entries["headway"]["gflops"])
+
+
 def run_peaks(data: Data) -> dict[str, float]:
     """ "isa/threads/kind" -> the best GFLOP/s measured beside any row."""
     found: dict[str, float] = {}
@@ -101,6 +107,8 @@ def shape_text(row: Row) -> str:
         return f"({row.num_queries}, {row.d_in}, {row.d_out}), {'cold' if row.cold else 'warm'}"
     if row.kind in ("module", "stages"):
         return f"B {row.batch}, T {row.num_keys}, {row.num_heads} heads of {row.head_dim}"
+    if row.kind == "packed":
+        return f"({sum(row.lengths)}, {row.num_heads}, {row.head_dim})"
     heads = f"{row.batch}, {row.num_heads}, {row.num_kv_heads}"
     tokens = str(row.num_keys)
     if row.num_queries != row.num_keys:

@@ -133,11 +133,12 @@ def measure_rows(plan: list[tuple[Any, list[Any]]], args: Any, store: Any, measu
 def measure_memory(args: Any, store: Any, threads: int) -> None:
     import memory
 
-    for dtype, tokens in memory.ROWS[: 1 if args.quick else None]:
-        name = f"{dtype}/{tokens}"
+    for dtype, tokens, options in memory.ROWS[: 1 if args.quick else None]:
+        name = f"{dtype}/{tokens}" + ("/options" if options else "")
         if name not in store.data["memory"] or args.again:
-            found = memory.in_a_process(tokens, dtype, threads=threads)
-            store.add("memory", name, {"mib": found, "tokens": tokens, "dtype": dtype})
+            found = memory.in_a_process(tokens, dtype, threads=threads, options=options)
+            what = {"tokens": tokens, "dtype": dtype, "options": options}
+            store.add("memory", name, {"mib": found, **what})
 
 
 def measure_bandwidth(store: Any, measurer: Any) -> None:

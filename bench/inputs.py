@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from options import EVERY, FIRST, PLAIN, Options
 from rows import Row
 
 Array = NDArray[Any]
@@ -31,7 +32,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @dataclass
 class Inputs:
-    """Arrays in the row's dtype; q, k and v are (B, H, T, D) views, whatever their memory order."""
+    """Arrays in the row's dtype; q, k and v are (B, H, T, D) views, whatever their memory order.
+
+    Of packed rows they are (T, H, D). Options add a mask in four axes, ALiBi's slopes and sinks.
+    """
 
     arrays: dict[str, Array] = field(default_factory=dict)
 
@@ -59,6 +63,9 @@ def make_inputs(row: Row, seed: int = 0) -> Inputs:
         for name in ("w_query", "w_key", "w_value", "w_out"):
             arrays[name] = drawn(rng, row.dtype, (width, width), width**-0.5)
         return Inputs(arrays)
+    if row.kind == "packed":
+        shape = (sum(row.lengths), row.num_heads, row.head_dim)
+        return Inputs({name: drawn(rng, row.dtype, shape, 1) for name in "qkv"})
     counts = {"q": (row.num_heads, row.num_queries)}
     counts |= dict.fromkeys("kv", (row.num_kv_heads, row.num_keys))
     arrays = {
@@ -67,7 +74,58 @@ def make_inputs(row: Row, seed: int = 0) -> Inputs:
     }
     if row.layout == "BTHD":
         arrays = {name: thd(array).swapaxes(1, 2) for name, array in arrays.items()}
-    return Inputs(arrays)
+    return Inputs(arrays | option_arrays(row, rng))
+
+
+def option_arrays(row: Row, rng: np.random.Generator) -> dict[str, Array]:
+    """The arrays that the row's options are given by."""
+    options = row.options
+    arrays: dict[str, Array] = {}
+    keys, queries = np.arange(row.num_keys), np.arange(row.num_queries)[:, None]
+    if options.mask == "keys":
+        arrays["mask"] = (keys % EVERY != FIRST)[None, None, None]
+    elif options.mask == "pairs":
+        arrays["mask"] = ((keys + queries) % EVERY != FIRST)[None, None]
+    elif options.mask == "bias":
+        arrays["mask"] = drawn(rng, row.dtype, (1, 1, row.num_queries, row.num_keys), 1)
+    if options.alibi:
+        arrays["slopes"] = (0.5 ** (8 * np.arange(1, row.num_heads + 1) / row.num_heads)).astype(
+            np.float32
+        )
+    if options.sinks:
+        arrays["sinks"] = drawn(rng, "float32", (row.num_heads,), 1)
+    return arrays
+
+
+def positions_of(row: Row, queries: Array) -> Array:
+    """The key positions at which queries of these numbers stand."""
+    return queries + (0 if row.options.length is not None else row.num_keys - row.num_queries)
+
+
+def allowed(row: Row, inputs: Inputs, queries: Array | None = None) -> Array:
+    """(queries, Tk): True where the causal rule and the options let a query see a key."""
+    options = row.options
+    chosen = np.arange(row.num_queries) if queries is None else queries
+    distance = positions_of(row, chosen)[:, None] - np.arange(row.num_keys)
+    seen: Array = distance >= 0
+    if options.window is not None:
+        seen &= distance <= options.window
+    if options.length is not None:
+        seen[:, options.length :] = False
+    if options.mask in ("keys", "pairs"):
+        mask = inputs["mask"][0, 0]
+        seen &= mask if options.mask == "keys" else mask[chosen]
+    return seen
+
+
+def added(row: Row, inputs: Inputs, queries: Array | None = None) -> Array | None:
+    """(1 or H, queries, Tk): what ALiBi or a float mask adds to the scores; None for nothing."""
+    chosen = np.arange(row.num_queries) if queries is None else queries
+    if row.options.alibi:
+        distance = np.abs(positions_of(row, chosen)[:, None] - np.arange(row.num_keys))
+        found: Array = inputs["slopes"][:, None, None] * -distance.astype(np.float32)
+        return found
+    return inputs["mask"][0, :, chosen].swapaxes(0, 1) if row.options.mask == "bias" else None
 
 
 def thd(array: Array) -> Array:
@@ -86,18 +144,50 @@ def sampled_rows(row: Row) -> Array:
 
 def causal_rows(q: Array, k: Array, v: Array, chosen: Array, scale: float) -> Array:
     """Softmax attention of the chosen queries in float64, head by head: (B, H, chosen, D)."""
-    group = q.shape[1] // k.shape[1]
     past = k.shape[2] - q.shape[2]
-    hidden = np.arange(k.shape[2]) > chosen[:, None] + past
+    seen = np.arange(k.shape[2]) <= chosen[:, None] + past
+    return context_rows(q, k, v, chosen, scale, seen)
+
+
+def context_rows(
+    q: Array,
+    k: Array,
+    v: Array,
+    chosen: Array,
+    scale: float,
+    seen: Array,
+    options: Options = PLAIN,
+    bias: Array | None = None,
+    sinks: Array | None = None,
+) -> Array:
+    """The same over the keys that are seen: capped, then `bias` added, then the sink counted."""
+    group = q.shape[1] // k.shape[1]
     out = np.empty((*q.shape[:2], len(chosen), v.shape[3]))
     for b, h in np.ndindex(*q.shape[:2]):
         keys, values = (array[b, h // group].astype(np.float64) for array in (k, v))
         scores = q[b, h][chosen].astype(np.float64) @ keys.T * scale
-        scores[hidden] = -np.inf
-        scores -= scores.max(axis=1, keepdims=True)
+        if options.softcap:
+            scores = options.softcap * np.tanh(scores / options.softcap)
+        if bias is not None:
+            scores += bias[h % len(bias)]
+        scores[~seen] = -np.inf
+        sink = -np.inf if sinks is None else float(sinks[h])
+        highest = np.maximum(scores.max(axis=1, keepdims=True), sink)
+        scores -= highest
         np.exp(scores, out=scores)
-        out[b, h] = scores @ values / scores.sum(axis=1, keepdims=True)
+        out[b, h] = scores @ values / (scores.sum(axis=1, keepdims=True) + np.exp(sink - highest))
     return out
+
+
+def packed_rows(row: Row, inputs: Inputs) -> Array:
+    """(H, T, D): every sequence by itself."""
+    parts, start = [], 0
+    for length in row.lengths:
+        piece = slice(start, start + length)
+        q, k, v = (inputs[name][piece].swapaxes(0, 1)[None] for name in "qkv")
+        parts.append(causal_rows(q, k, v, np.arange(length), row.scale)[0])
+        start += length
+    return np.concatenate(parts, axis=1)
 
 
 def expected(row: Row, inputs: Inputs) -> tuple[Array, Array]:
@@ -108,6 +198,15 @@ def expected(row: Row, inputs: Inputs) -> tuple[Array, Array]:
     if row.kind == "attention":
         chosen = sampled_rows(row)
         return chosen, causal_rows(inputs["q"], inputs["k"], inputs["v"], chosen, row.scale)
+    if row.kind == "options":
+        chosen = sampled_rows(row)
+        q, k, v = (inputs[name] for name in "qkv")
+        sinks = inputs["sinks"] if row.options.sinks else None
+        seen, bias = allowed(row, inputs, chosen), added(row, inputs, chosen)
+        options = row.options
+        return chosen, context_rows(q, k, v, chosen, row.scale, seen, options, bias, sinks)
+    if row.kind == "packed":
+        return np.arange(sum(row.lengths)), packed_rows(row, inputs)
     wide = {name: array.astype(np.float64) for name, array in inputs.arrays.items()}
     split = (row.batch, row.num_keys, row.num_heads, row.head_dim)
     q, k, v = (

@@ -123,6 +123,8 @@ class Measurer:
 
     def work(self, row: Row, contestant: Contestant) -> int:
         """The row's work, or that of the part of it that the contestant does."""
+        if contestant.name == "headway-plain":
+            return row.plain_flops
         if contestant.name == "headway-attention":
             return row.attention_flops
         return row.flops - (row.attention_flops if contestant.name == "headway-products" else 0)

@@ -1,7 +1,8 @@
 """Write RESULTS.md, its picture and README's table: python bench/results.py A.json [--readme].
 
-Everything in RESULTS.md comes from the result file but what stands between its two comments, which
-is written by hand and kept.
+Everything in RESULTS.md comes from the result file but what stands between two comments, which is
+written by hand and kept. The section about options is kept, too, where the file has no such row;
+``--options`` writes that section alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import claims
+import option_tables
 import plot
 import readme_table
 from figures import (
@@ -187,7 +189,11 @@ def stages(data: Data) -> list[str]:
 
 def memory(data: Data) -> list[str]:
     body = [
-        [f"{record['tokens']:,}", record["dtype"], f"{record['mib']:.1f}"]
+        [
+            f"{record['tokens']:,}",
+            record["dtype"] + (", five options" if record.get("options") else ""),
+            f"{record['mib']:.1f}",
+        ]
         for record in data["memory"].values()
     ]
     return markdown(("tokens", "dtype", "MiB beyond inputs and output"), body, 2)
@@ -207,7 +213,7 @@ def grouped(data: Data, key: str) -> list[str]:
     return lines or ["Nothing."]
 
 
-def document(data: Data, by_hand: str, picture: str) -> str:
+def document(data: Data, by_hand: str, picture: str, options: list[str]) -> str:
     sections: list[Section] = [
         ("What it ran on", what_it_ran_on(data)),
         ("Peaks of the machine", peak_lines(data)),
@@ -217,6 +223,7 @@ def document(data: Data, by_hand: str, picture: str) -> str:
             "Attention",
             [f"![rates of all contestants]({picture})", "", *against_rivals(data, "attention")],
         ),
+        ("Options", options),
         ("One thread, and two", shares(data)),
         ("Modules", against_rivals(data, "module")),
         ("Projection", against_rivals(data, "projection")),
@@ -246,13 +253,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="default: bench/RESULTS.md")
     parser.add_argument("--picture", type=Path, help="default: results.png beside it")
     parser.add_argument("--no-picture", action="store_true", help="leave the picture as it is")
+    parser.add_argument(
+        "--options", action="store_true", help="rewrite the section about options alone"
+    )
     parser.add_argument("--readme", action="store_true", help="rewrite README.md's table, too")
     args = parser.parse_args(arguments)
     data = load_or_exit(args.results, "results")
     if not data["rows"]:
         raise SystemExit(f"results: {args.results}: holds no rows")
+    if args.options:
+        option_tables.rewrite(args.out, data)
+        return 0
     picture = args.picture or args.out.with_name(PICTURE.name)
-    text = document(data, kept(args.out), picture.name)
+    measured = option_tables.measured(data)
+    options = option_tables.option_lines(data) if measured else option_tables.kept(args.out)
+    text = document(data, kept(args.out), picture.name, options)
     try:
         args.out.write_text(text, encoding="utf-8")
     except OSError as error:

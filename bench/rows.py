@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from options import OPTIONS, Options, allowed_pairs
+
 LONG = 16_384
 """From so many tokens on a row has three rounds, and (B, H, T, D) alone."""
 
@@ -27,6 +29,8 @@ class Row:
     kind "attention": q (batch, num_heads, num_queries, head_dim), k and v (batch, num_kv_heads,
     num_keys, head_dim). kinds "module" and "stages": x (batch, num_keys, num_heads * head_dim),
     with an output projection. kind "projection": x (num_queries, d_in) times (d_in, d_out).
+    kind "options": as "attention", with an option of ``options.py``. kind "packed": q, k and v
+    (sum of lengths, num_heads, head_dim), sequences one after another.
     """
 
     name: str
@@ -45,6 +49,8 @@ class Row:
     isa: str | None = None
     contestants: tuple[str, ...] = ()
     quick: bool = False
+    option: str = "plain"
+    lengths: tuple[int, ...] = ()
 
     @property
     def id(self) -> str:
@@ -60,8 +66,21 @@ class Row:
         return self.num_heads * self.head_dim
 
     @property
+    def options(self) -> Options:
+        return OPTIONS[self.option]
+
+    @property
     def attention_flops(self) -> int:
-        """Of both products over the unmasked pairs: ``4*B*H*D*T*(T+1)/2`` for a square."""
+        """Of both products over the allowed pairs: ``4*B*H*D*T*(T+1)/2`` for a causal square."""
+        if self.kind not in ("options", "packed"):
+            return self.plain_flops
+        sizes = [(n, n) for n in self.lengths] or [(self.num_queries, self.num_keys)]
+        pairs = sum(allowed_pairs(*each, self.options) for each in sizes)
+        return 4 * self.batch * self.num_heads * pairs * self.head_dim
+
+    @property
+    def plain_flops(self) -> int:
+        """The same of the causal call without options; of the longest sequence of packed ones."""
         pairs = self.batch * self.num_heads * visible_pairs(self.num_queries, self.num_keys)
         return 4 * pairs * self.head_dim
 
@@ -92,7 +111,8 @@ class Row:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
-        return cls(**{**data, "contestants": tuple(data["contestants"])})
+        tuples = {name: tuple(data.get(name, ())) for name in ("contestants", "lengths")}
+        return cls(**{**data, **tuples})
 
 
 def attention(name: str, sizes: Sequence[int], dtype: str, **more: Any) -> Row:
@@ -209,6 +229,42 @@ def stage_rows() -> Iterator[Row]:
             )
 
 
+OPTION_SIZES = (1, 12, 12, 1024, 64)
+WINDOW_SIZES = (1, 8, 8, 8192, 64)
+PACKED = (1000, *[1] * 99)
+
+
+def option_rows() -> Iterator[Row]:
+    """Each option beside the plain call; a narrow window; one long sequence among short ones."""
+    sizes = dict.fromkeys(OPTIONS, OPTION_SIZES) | {"window-128": WINDOW_SIZES}
+    for option, (batch, heads, kv_heads, tokens, dim) in sizes.items():
+        yield Row(
+            f"options-{option}",
+            "options",
+            "float32",
+            batch,
+            heads,
+            kv_heads,
+            tokens,
+            tokens,
+            dim,
+            option=option,
+            quick=option in ("plain", "all"),
+        )
+    yield Row(
+        "options-packed",
+        "packed",
+        "float32",
+        num_heads=12,
+        num_kv_heads=12,
+        num_queries=max(PACKED),
+        num_keys=max(PACKED),
+        head_dim=64,
+        lengths=PACKED,
+        quick=True,
+    )
+
+
 def all_rows() -> list[Row]:
     """Every row, in the order in which they are measured."""
     modules = [
@@ -216,4 +272,5 @@ def all_rows() -> list[Row]:
         for name, sizes in MODULES.items()
         for dtype in DTYPES
     ]
-    return [*grid_rows(), *share_rows(), *modules, *projection_rows(), *stage_rows()]
+    attentions = [*grid_rows(), *share_rows(), *option_rows()]
+    return [*attentions, *modules, *projection_rows(), *stage_rows()]

@@ -41,7 +41,8 @@ def test_the_grid_names_every_row_once_and_survives_json() -> None:
     names = [row.id for row in every]
     assert len(names) == len(set(names))
     assert [rows.Row.from_json(row.to_json()) for row in every] == every
-    assert {row.kind for row in every} == {"attention", "module", "projection", "stages"}
+    kinds = {"attention", "options", "packed", "module", "projection", "stages"}
+    assert {row.kind for row in every} == kinds
     assert {row.kind for row in every if row.quick} == {row.kind for row in every}
     long = [row for row in every if row.long]
     assert {(row.dtype, row.layout) for row in long} == {("float32", "BHTD"), ("bfloat16", "BHTD")}

@@ -60,6 +60,7 @@ class Contestant:
 
 
 ATTENTION, MODULE, PROJECTION = "attention", "module", "projection"
+OPTIONS, PACKED = "options", "packed"
 NUMPY_REST = 0.15  # its BLAS's threads wait for more work for about 0.1 s
 
 CONTESTANTS: dict[str, Contestant] = {
@@ -69,16 +70,19 @@ CONTESTANTS: dict[str, Contestant] = {
             "headway",
             "headway",
             "headway",
-            (ATTENTION, MODULE, PROJECTION),
+            (ATTENTION, MODULE, PROJECTION, OPTIONS, PACKED),
             (*HALVES, "float64"),
             rival=False,
         ),
-        Contestant("vllm", "vLLM", "vllm"),
+        Contestant("headway-plain", "plain", "headway", (OPTIONS, PACKED), rival=False),
+        Contestant("vllm", "vLLM", "vllm", (ATTENTION, OPTIONS, PACKED)),
         Contestant("zentorch", "zentorch", "zentorch"),
-        Contestant("torch", "PyTorch SDPA", "torch"),
-        Contestant("torch-flex", "flex_attention", "torch-flex", compiles=True),
+        Contestant("torch", "PyTorch SDPA", "torch", (ATTENTION, OPTIONS)),
+        Contestant(
+            "torch-flex", "flex_attention", "torch-flex", (ATTENTION, OPTIONS), compiles=True
+        ),
         Contestant("ort-mha", "ORT MHA", "ort-mha"),
-        Contestant("ort-gqa", "ORT GQA", "ort-gqa"),
+        Contestant("ort-gqa", "ORT GQA", "ort-gqa", (ATTENTION, OPTIONS)),
         Contestant("ort-attention", "ORT Attention", "ort-attention"),
         Contestant("openvino", "OpenVINO", "openvino"),
         Contestant("jax", "JAX", "jax", compiles=True),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from inputs import Array, Inputs, numpy_dtype, thd
+from inputs import Array, Inputs, added, allowed, numpy_dtype, thd
 from rows import Row
 
 from . import Prepare, Prepared, Unsupported, refuse_large_scores
@@ -132,8 +132,36 @@ def multi_head(row: Row, inputs: Inputs) -> Prepared:
     return Prepared(runner(made, given, "o"), lambda found: parted(row, array_of(found, row.dtype)))
 
 
+def option_attributes(row: Row) -> dict[str, Any]:
+    """Options that are attributes of GroupQueryAttention; it counts a window's own key, too."""
+    if row.options.length is not None:
+        raise Unsupported("no lengths below that of the queries")
+    attributes: dict[str, Any] = {}
+    if row.options.window is not None:
+        attributes["local_window_size"] = row.options.window + 1
+    if row.options.softcap:
+        attributes["softcap"] = row.options.softcap
+    return attributes
+
+
+def option_inputs(row: Row, inputs: Inputs) -> dict[str, Array]:
+    """Options that are inputs: ALiBi and masks as its bias (1, 1 or H, Tq, Tk), sinks."""
+    found: dict[str, Array] = {}
+    if row.options.alibi or row.options.mask:
+        bias = added(row, inputs)
+        seen = allowed(row, inputs)
+        found["bias"] = np.where(seen, 0 if bias is None else bias, -np.inf).astype(
+            numpy_dtype(row.dtype)
+        )
+        found["bias"] = found["bias"].reshape(1, -1, *seen.shape)
+    if row.options.sinks:
+        found["sinks"] = inputs["sinks"].astype(numpy_dtype(row.dtype))
+    return found
+
+
 def grouped(row: Row, inputs: Inputs) -> Prepared:
     """GroupQueryAttention; a chunk finds its past in the cache, which it extends in place."""
+    attributes, more = option_attributes(row), option_inputs(row, inputs)
     past = row.num_keys - row.num_queries
     kv_width = row.num_kv_heads * row.head_dim
     shapes: dict[str, Sequence[int]] = {
@@ -147,6 +175,9 @@ def grouped(row: Row, inputs: Inputs) -> Prepared:
         names[3:5] = ["past_k", "past_v"]
         shapes |= {"past_k": cache, "past_v": cache}
     shapes |= {"last_i32": (row.batch,), "total_i32": (1,)}
+    if more:
+        names += ["", "", "", *(name if name in more else "" for name in ("bias", "sinks"))]
+        shapes |= {name: array.shape for name, array in more.items()}
     outputs = {"o": shapes["q"], "new_k": cache, "new_v": cache}
     node = helper.make_node(
         "GroupQueryAttention",
@@ -156,12 +187,14 @@ def grouped(row: Row, inputs: Inputs) -> Prepared:
         num_heads=row.num_heads,
         kv_num_heads=row.num_kv_heads,
         scale=row.scale,
+        **attributes,
     )
     made = session([node], shapes, outputs, row.dtype, 20)
     given = {
         "q": value(joined(inputs, "q")),
         "last_i32": value(np.full(row.batch, row.num_keys - 1, np.int32)),
         "total_i32": value(np.array([row.num_keys], np.int32)),
+        **{name: value(array) for name, array in more.items()},
     }
     binding = made.io_binding()
     binding.bind_output("o")

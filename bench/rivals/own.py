@@ -1,4 +1,4 @@
-"""headway: its functions and modules with their defaults."""
+"""headway: its functions with what a row asks for, its modules with their defaults."""
 
 from __future__ import annotations
 
@@ -59,6 +59,59 @@ def attention(row: Row, inputs: Inputs) -> Prepared:
     q, k, v = (thd(array) for array in (q, k, v))
     return Prepared(
         lambda: headway.attention(q, k, v, layout="BTHD"), lambda out: out.swapaxes(1, 2)
+    )
+
+
+def keywords(row: Row, inputs: Inputs) -> dict[str, Any]:
+    """The row's options as headway takes them."""
+    options = row.options
+    given: dict[str, Any] = {}
+    if options.mask:
+        given["mask"] = inputs["mask"]
+    if options.window is not None:
+        given["window"] = (options.window, 0)
+    if options.softcap:
+        given["softcap"] = options.softcap
+    if options.alibi:
+        given["alibi_slopes"] = inputs["slopes"]
+    if options.sinks:
+        given["sinks"] = inputs["sinks"]
+    if options.length is not None:
+        given |= {"kv_lengths": np.full(row.batch, options.length), "align": "start"}
+    return given
+
+
+def options(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    q, k, v = (inputs[name] for name in "qkv")
+    given = keywords(row, inputs)
+    return Prepared(lambda: headway.attention(q, k, v, **given), lambda out: out)
+
+
+def packed(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    q, k, v = (inputs[name] for name in "qkv")
+    starts = np.cumsum([0, *row.lengths])
+    return Prepared(
+        lambda: headway.attention_varlen(q, k, v, starts), lambda out: out.swapaxes(0, 1)
+    )
+
+
+def plain(row: Row, inputs: Inputs) -> Prepared:
+    """The call without the row's options, or of the longest sequence alone; what it is held to.
+
+    Its result is that of the whole row, since that is what it is compared with.
+    """
+    whole = PREPARE["headway"](row, inputs)
+    q, k, v = (inputs[name] for name in "qkv")
+    if row.kind == "packed":
+        first = row.lengths.index(max(row.lengths))
+        start = sum(row.lengths[:first])
+        rows = slice(start, start + row.lengths[first])
+        q, k, v = (x[None, rows] for x in (q, k, v))
+    layout = "BTHD" if row.kind == "packed" else "BHTD"
+    return Prepared(
+        lambda: headway.attention(q, k, v, layout=layout), lambda _: whole.result(whole.call())
     )
 
 
@@ -134,7 +187,10 @@ PREPARE: dict[str, Prepare] = {
         "attention": attention,
         "module": module,
         "projection": projection,
+        "options": options,
+        "packed": packed,
     }[row.kind](row, inputs),
+    "headway-plain": plain,
     "headway@1": attention,
     "headway@2": attention,
     "headway-products": products_alone,

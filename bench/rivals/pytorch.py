@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from inputs import Array, Inputs
+from inputs import Array, Inputs, added, allowed
+from options import PLAIN
 from rows import Row
 
-from . import Prepare, Prepared, fastest
+from . import Prepare, Prepared, Unsupported, fastest
 from .copies import cold_copies
 
 torch: Any = importlib.import_module("torch")
@@ -45,12 +46,26 @@ def inferring(call: Callable[[], Any]) -> Callable[[], Any]:
     return inner
 
 
-def causal_mask(row: Row) -> Any:
-    """True where a query sees a key; None where ``is_causal`` says the same."""
-    if row.num_queries == row.num_keys:
-        return None
-    ones = torch.ones(row.num_queries, row.num_keys, dtype=torch.bool)
-    return ones.tril(row.num_keys - row.num_queries)
+def masks_of(row: Row, inputs: Inputs) -> dict[str, dict[str, Any]]:
+    """The ways to say what each query sees, and what is added to the scores."""
+    if row.options == PLAIN and row.num_queries == row.num_keys:
+        return {"is_causal": {"is_causal": True}}
+    seen = torch.from_numpy(allowed(row, inputs))[None, None]
+    bias = added(row, inputs)
+    if row.options.sinks:  # one key more: its score is the sink, its value 0
+        bias = np.zeros((1, row.num_queries, row.num_keys), np.float32) if bias is None else bias
+        column = np.broadcast_to(
+            inputs["sinks"][:, None, None], (row.num_heads, row.num_queries, 1)
+        )
+        wide = np.broadcast_to(bias, (row.num_heads, *bias.shape[1:]))
+        bias = np.concatenate([wide, column], axis=2)
+        seen = torch.nn.functional.pad(seen, (0, 1), value=True)
+    dtype = tensor(inputs["q"]).dtype
+    if bias is not None:
+        whole = torch.from_numpy(np.ascontiguousarray(bias)).to(dtype)[None]
+        return {"additive mask": {"attn_mask": whole.masked_fill(~seen, float("-inf"))}}
+    both = {"boolean mask": seen, "additive mask": additive(seen, dtype)}
+    return {name: {"attn_mask": made} for name, made in both.items()}
 
 
 def additive(mask: Any, dtype: Any) -> Any:
@@ -58,13 +73,14 @@ def additive(mask: Any, dtype: Any) -> Any:
 
 
 def sdpa(row: Row, inputs: Inputs) -> Prepared:
+    """Options by the mask that says the same, made before the clock starts."""
+    if row.options.softcap:
+        raise Unsupported("no soft cap")
     q, k, v = (tensor(inputs[name]) for name in "qkv")
+    if row.options.sinks:
+        k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
     attend = torch.nn.functional.scaled_dot_product_attention
-    mask = causal_mask(row)
-    masks: dict[str, dict[str, Any]] = {"is_causal": {"is_causal": True}}
-    if mask is not None:
-        both = {"boolean mask": mask, "additive mask": additive(mask, q.dtype)}
-        masks = {name: {"attn_mask": made} for name, made in both.items()}
+    masks = masks_of(row, inputs)
     group = row.num_heads // row.num_kv_heads
     candidates = []
     for name, options in masks.items():

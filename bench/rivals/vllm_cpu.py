@@ -55,29 +55,36 @@ def kernel_names(row: Row) -> list[str]:
     return ["amx", "vec"] if amx else ["vec"]
 
 
-def packed(inputs: Inputs, name: str) -> Any:
-    """(tokens of all batch entries, heads, D)."""
-    array = thd(inputs[name])
-    return tensor(array.reshape(-1, *array.shape[2:]))
+def packed(row: Row, inputs: Inputs, name: str) -> Any:
+    """(tokens of all sequences, heads, D)."""
+    array = inputs[name] if row.kind == "packed" else thd(inputs[name])
+    return tensor(array.reshape(-1, *array.shape[-2:]))
 
 
 def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
     ops = torch.ops._C
-    q, k, v = (packed(inputs, name) for name in "qkv")
-    blocks = -(-row.num_keys // BLOCK)  # per batch entry
-    cache = torch.zeros(
-        blocks * row.batch, row.num_kv_heads, 2 * BLOCK, row.head_dim, dtype=q.dtype
-    )
+    q, k, v = (packed(row, inputs, name) for name in "qkv")
+    sizes = row.lengths or (row.num_keys,) * row.batch
+    counts = row.lengths or (row.num_queries,) * row.batch
+    blocks = -(-max(sizes) // BLOCK)  # of the longest sequence
+    used = [-(-size // BLOCK) for size in sizes]
+    first = [sum(used[:n]) for n in range(len(used))]
+    cache = torch.zeros(sum(used), row.num_kv_heads, 2 * BLOCK, row.head_dim, dtype=q.dtype)
     keys, values = cache.chunk(2, dim=2)
-    table = torch.arange(blocks * row.batch, dtype=torch.int32).view(row.batch, blocks)
-    starts = (b * blocks * BLOCK for b in range(row.batch))
-    slots = torch.cat([torch.arange(start, start + row.num_keys) for start in starts])
+    table = torch.zeros(len(sizes), blocks, dtype=torch.int32)
+    for line, start, count in zip(table, first, used, strict=True):
+        line[:count] = torch.arange(start, start + count)
+    starts = zip(first, sizes, strict=True)
+    slots = torch.cat([torch.arange(n * BLOCK, n * BLOCK + size) for n, size in starts])
     ops.cpu_attn_reshape_and_cache(k, v, keys, values, slots, kernel, 1.0, 1.0, "auto")
-    queries = torch.arange(row.batch + 1, dtype=torch.int32) * row.num_queries
-    lengths = torch.full((row.batch,), row.num_keys, dtype=torch.int32)
+    queries = torch.tensor([0, *counts]).cumsum(0).to(torch.int32)
+    lengths = torch.tensor(sizes, dtype=torch.int32)
     heads = (row.num_heads, row.num_kv_heads, row.head_dim)
+    options = row.options
+    window = -1 if options.window is None else options.window + 1  # the query's own key, too
+    slopes, sinks = (tensor(inputs[n]) if n in inputs.arrays else None for n in ("slopes", "sinks"))
     schedule = ops.get_scheduler_metadata(
-        row.batch, *heads, lengths, q.dtype, queries, True, -1, kernel, True, None, "auto"
+        len(sizes), *heads, lengths, q.dtype, queries, True, window, kernel, True, None, "auto"
     )
     out = torch.empty_like(q)
 
@@ -91,12 +98,12 @@ def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
             lengths,
             row.scale,
             True,
-            None,
-            -1,
+            slopes,
+            window,
             table,
-            0.0,
+            options.softcap,
             schedule,
-            None,
+            sinks,
             None,
             1.0,
             1.0,
@@ -108,8 +115,12 @@ def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
 
 
 def attention(row: Row, inputs: Inputs) -> Prepared:
+    if row.options.mask or row.options.length is not None:
+        raise Unsupported("no masks, no lengths below that of the queries")
     candidates = [(name, with_kernel(row, inputs, name)) for name in kernel_names(row)]
     note, call = fastest(candidates)
+    if row.kind == "packed":
+        return Prepared(call, lambda out: to_numpy(out.transpose(0, 1)), note)
     shape = (row.batch, row.num_queries, row.num_heads, row.head_dim)
     return Prepared(call, lambda out: to_numpy(out.view(shape).transpose(1, 2)), note)
 

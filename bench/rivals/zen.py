@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from importlib.metadata import version
 
-from inputs import Inputs
+from inputs import Inputs, allowed
 from rows import Row
 
 from . import Prepare, Prepared
-from .pytorch import additive, causal_mask, inferring, tensor, threads, to_numpy, torch
+from .pytorch import additive, inferring, tensor, threads, to_numpy, torch
 
 importlib.import_module("zentorch")
 
@@ -23,10 +23,9 @@ def versions() -> dict[str, str]:
 def attention(row: Row, inputs: Inputs) -> Prepared:
     q, k, v = (tensor(inputs[name]) for name in "qkv")
     kernel = torch.ops.zentorch.zentorch_sdpa
-    mask = causal_mask(row)
-    if mask is None:
+    if row.num_queries == row.num_keys:
         return Prepared(inferring(lambda: kernel(q, k, v, 0.0, True)[0]), to_numpy)
-    added = additive(mask, q.dtype)
+    added = additive(torch.from_numpy(allowed(row, inputs)), q.dtype)
     call = inferring(lambda: kernel(q, k, v, 0.0, False, attn_mask=added)[0])
     return Prepared(call, to_numpy)
 
