@@ -3,9 +3,6 @@
 The cases were made outside this project: ``data/course`` and ``data/golden`` with torch in
 float64, ``data/onnx`` by the ONNX project (see its NOTICE). A case is an ``.npz`` archive with
 its metadata as JSON in ``__meta__`` and its arrays as ``input.<name>`` and ``output.<name>``.
-
-A case is run when the library offers everything it asks for. What it asks for is read from its
-attributes and inputs, never from its name.
 """
 
 from __future__ import annotations
@@ -16,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers import Array, dtype_of
+from helpers import Array, attend, dtype_of
 from layouts import read_only, token_major
+
+import headway
 
 DATA = Path(__file__).parent / "data"
 
-#: What the library does not offer yet, by the name of the option or function that will.
-NOT_YET_OFFERED = frozenset(
-    {"mask", "window", "softcap", "alibi_slopes", "sinks", "kv_lengths", "attention_varlen"}
-)
-
 #: What some cases of the golden suite hold besides, for a function that is not offered yet.
 GRADIENTS = ("dq", "dk", "dv")
+
+#: The stage of the scores that an onnx case wants by the number of its mode; 3 is the weights.
+STAGES = {0: "scaled", 1: "capped", 2: "masked"}
 
 
 @dataclass(frozen=True)
@@ -46,13 +43,8 @@ class Case:
         return tuple(self.meta["dtypes"]) if "dtypes" in self.meta else (self.meta["dtype"],)
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """What the case asks for and the library does not offer yet."""
-        return tuple(sorted(needed(self) & NOT_YET_OFFERED))
-
-    @property
     def has_gradients(self) -> bool:
-        """Whether the case holds gradients; a case that runs is run without them."""
+        """Whether the case holds gradients; it is run without them."""
         found = [name in self.outputs for name in GRADIENTS]
         assert all(found) == any(found)
         return all(found)
@@ -60,12 +52,23 @@ class Case:
 
 @dataclass(frozen=True)
 class Call:
-    """A case in the library's terms: 4-D arrays in "BHTD" order and keyword options."""
+    """A case in the library's terms: 4-D arrays in "BHTD" order and keyword options.
+
+    A packed case has 3-D arrays and, in `members`, the offsets of its queries and keys.
+    """
 
     q: Array
     k: Array
     v: Array
     options: dict[str, Any] = field(default_factory=dict)
+    members: tuple[Array, Array] | None = None
+
+    def attend(self) -> tuple[Array, Array]:
+        """Return out and lse."""
+        arrays = self.q, self.k, self.v
+        if self.members is not None:
+            return headway.attention_varlen(*arrays, *self.members, return_lse=True, **self.options)
+        return attend(*arrays, **self.options)
 
 
 def load(path: Path) -> Case:
@@ -92,64 +95,41 @@ def load_suite(suite: str) -> list[Case]:
     return cases
 
 
-def needed(case: Case) -> set[str]:
-    """Return the features that a case asks for, in the library's words."""
-    return _needed_onnx(case) if case.suite == "onnx" else _needed_golden(case)
-
-
 def as_call(case: Case, dtype: str) -> Call:
     """Return the call that states the case, with its inputs in the given dtype."""
     return _onnx_call(case) if case.suite == "onnx" else _golden_call(case, dtype)
 
 
-def _needed_golden(case: Case) -> set[str]:
-    attrs, inputs = case.meta["attrs"], case.inputs
-    wanted: set[str] = {"mask", "alibi_slopes", "sinks"} & set(inputs)
-    if attrs.get("softcap"):
-        wanted.add("softcap")
-    if list(attrs.get("window", (-1, -1))) != [-1, -1]:
-        wanted.add("window")
-    if "cu_seqlens_q" in inputs:
-        wanted.add("attention_varlen")
-    # Causal and aligned to the lengths, a row sees no key past its length anyway.
-    if "kv_lens" in inputs and not (attrs["causal"] and attrs["align"] == "bottom_right"):
-        wanted.add("kv_lengths")
-    return wanted
-
-
 def _golden_call(case: Case, dtype: str) -> Call:
     attrs = case.meta["attrs"]
-    arrays = {
-        name: case.inputs[name].astype(dtype_of(dtype))
-        for name in ("q", "k", "v", "past_k", "past_v")
-        if name in case.inputs
-    }
+    arrays = {name: _as_dtype(name, x, dtype) for name, x in case.inputs.items()}
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
-    align: str | int | list[int]
+    options: dict[str, Any] = {name: attrs[name] for name in ("causal", "scale")}
+    options["align"] = {"bottom_right": "end", "top_left": "start"}[attrs["align"]]
+    options |= {n: arrays[n] for n in ("mask", "alibi_slopes", "sinks") if n in arrays}
+    if attrs.get("softcap"):
+        options["softcap"] = attrs["softcap"]
+    if list(attrs.get("window", (-1, -1))) != [-1, -1]:
+        options["window"] = tuple(attrs["window"])
+    if "kv_lens" in arrays:
+        options["kv_lengths"] = arrays["kv_lens"]
     if "past_k" in arrays:
-        align = arrays["past_k"].shape[2]
+        options["align"] = arrays["past_k"].shape[2]
         k = np.concatenate([arrays["past_k"], k], axis=2)
         v = np.concatenate([arrays["past_v"], v], axis=2)
-    elif "kv_lens" in case.inputs:
-        align = [int(n) - q.shape[2] for n in case.inputs["kv_lens"]]
-    else:
-        align = {"bottom_right": "end", "top_left": "start"}[attrs["align"]]
     if "view" in case.meta:
         view = {"bthd": token_major, "readonly": read_only}[case.meta["view"]]
         q, k, v = view(q), view(k), view(v)
-    return Call(q, k, v, {"causal": attrs["causal"], "align": align, "scale": attrs["scale"]})
+    if "cu_seqlens_q" in arrays:
+        return Call(q, k, v, options, (arrays["cu_seqlens_q"], arrays["cu_seqlens_k"]))
+    return Call(q, k, v, options)
 
 
-def _needed_onnx(case: Case) -> set[str]:
-    attrs, inputs = case.meta["attrs"], case.inputs
-    wanted = {"mask"} if "attn_mask" in inputs else set()
-    if attrs.get("softcap"):
-        wanted.add("softcap")
-    if attrs.get("left_window_size", -1) >= 0 or attrs.get("right_window_size", -1) >= 0:
-        wanted.add("window")
-    if "nonpad_kv_seqlen" in inputs and not attrs.get("is_causal"):
-        wanted.add("kv_lengths")
-    return wanted
+def _as_dtype(name: str, x: Array, dtype: str) -> Array:
+    """Return a floating input in the dtype, slopes and sinks in float32 at least."""
+    if x.dtype != np.float32 or (name in ("alibi_slopes", "sinks") and dtype != "float64"):
+        return x
+    return x.astype(dtype_of(dtype))
 
 
 def _onnx_call(case: Case) -> Call:
@@ -157,15 +137,33 @@ def _onnx_call(case: Case) -> Call:
     q = _heads(inputs["Q"], attrs.get("q_num_heads"))
     k = _heads(inputs["K"], attrs.get("kv_num_heads"))
     v = _heads(inputs["V"], attrs.get("kv_num_heads"))
-    align: int | list[int] = 0  # without a cache the first query sees the first key only
+    options: dict[str, Any] = {"causal": bool(attrs.get("is_causal", 0))}
+    options["align"] = 0  # without a cache the first query sees the first key only
     if "past_key" in inputs:
-        align = inputs["past_key"].shape[2]
+        options["align"] = inputs["past_key"].shape[2]
         k = np.concatenate([inputs["past_key"], k], axis=2)
         v = np.concatenate([inputs["past_value"], v], axis=2)
     elif "nonpad_kv_seqlen" in inputs:
-        align = [int(n) - q.shape[2] for n in inputs["nonpad_kv_seqlen"]]
-    causal = bool(attrs.get("is_causal", 0))
-    return Call(q, k, v, {"causal": causal, "align": align, "scale": attrs.get("scale")})
+        options |= {"align": "end", "kv_lengths": inputs["nonpad_kv_seqlen"]}
+    if "scale" in attrs:
+        options["scale"] = attrs["scale"]
+    if attrs.get("softcap"):
+        options["softcap"] = attrs["softcap"]
+    window = attrs.get("left_window_size", -1), attrs.get("right_window_size", -1)
+    if window != (-1, -1):
+        options["window"] = window
+    if "attn_mask" in inputs:
+        options["mask"] = _padded(inputs["attn_mask"], k.shape[2])
+    return Call(q, k, v, options)
+
+
+def _padded(mask: Array, keys: int) -> Array:
+    """Return the mask with a column for every key: those that it says nothing of are hidden."""
+    short = keys - mask.shape[-1]
+    if short == 0:
+        return mask
+    hidden = np.full((*mask.shape[:-1], short), False if mask.dtype == bool else -np.inf)
+    return np.concatenate([mask, hidden.astype(mask.dtype)], axis=-1)
 
 
 def _heads(x: Array, num_heads: int | None) -> Array:
@@ -183,3 +181,11 @@ def onnx_result(case: Case, out: Array) -> Array:
         return out
     batch, heads, tokens, width = out.shape
     return out.transpose(0, 2, 1, 3).reshape(batch, tokens, heads * width)
+
+
+def onnx_product(case: Case, call: Call) -> Array:
+    """Return what the case calls ``qk_matmul_output``: scores of one stage, or the weights."""
+    mode = case.meta["attrs"].get("qk_matmul_output_mode", 0)
+    if mode == 3:
+        return headway.attention_weights(call.q, call.k, **call.options)
+    return headway.attention_scores(call.q, call.k, stage=STAGES[mode], **call.options)

@@ -1,33 +1,29 @@
 """Results of others: the course's two-stage module, torch in float64, and the ONNX standard.
 
-Outputs, log-sum-exps, weights and scores are compared; how a case becomes a call is said in
-conformance.py. A case that needs something the library lacks is skipped under that name.
+Outputs, log-sum-exps, weights and scores are compared, of every case and in every dtype that it
+names; how a case becomes a call is said in conformance.py.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 
 import numpy as np
 import pytest
-from conformance import NOT_YET_OFFERED, Case, as_call, load_suite, onnx_result
-from helpers import LSE_TOLERANCE, TOLERANCE, Array, assert_close, attend, dtype_of
+from conformance import Case, as_call, load_suite, onnx_product, onnx_result
+from helpers import LSE_TOLERANCE, TOLERANCE, Array, assert_close, dtype_of, lse_dtype
 
 import headway
 
 COURSE, GOLDEN, ONNX = (load_suite(suite) for suite in ("course", "golden", "onnx"))
-WITH_GRADIENTS = [
-    case for case in COURSE + GOLDEN + ONNX if case.has_gradients and not case.missing
-]
+WITH_GRADIENTS = [case for case in COURSE + GOLDEN + ONNX if case.has_gradients]
 
 
 def runs(cases: list[Case]) -> list[object]:
-    """Return a parameter per case and dtype, of the cases that can be run."""
+    """Return a parameter per case and dtype."""
     return [
         pytest.param(case, dtype, id=f"{case.name}-{dtype}")
         for case in cases
-        if not case.missing
         for dtype in case.dtypes
     ]
 
@@ -57,53 +53,37 @@ def test_course(case: Case, dtype: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize(("case", "dtype"), runs(GOLDEN))
-def test_golden(case: Case, dtype: str, isa: str) -> None:
-    """Output, lse and weights against torch in float64; rows left undefined are not looked at."""
+def test_golden(case: Case, dtype: str, isa: str, threads: int) -> None:
+    """Output, lse and weights against torch in float64; rows left undefined are not looked at.
+
+    A case with a sink holds the lse with it beside the one without.
+    """
     call = as_call(case, dtype)
-    out, lse = attend(call.q, call.k, call.v, **call.options)
-    assert out.dtype == dtype_of(dtype)
-    defined = case.outputs.get("o_defined", np.ones(lse.shape, bool))
+    out, lse = call.attend()
+    assert (out.dtype, lse.dtype) == (dtype_of(dtype), lse_dtype(dtype))
+    defined = case.outputs.get("o_defined", np.ones(out.shape[:-1], bool))
     assert_close(out[defined], case.outputs["o"][defined], TOLERANCE[dtype], "o")
-    assert_close(lse[defined], case.outputs["lse"][defined], LSE_TOLERANCE[dtype], "lse")
+    expected = case.outputs["lse_sink" if "sinks" in case.inputs else "lse"]
+    if call.members is None:
+        lse, expected = lse[defined], expected[defined]
+    assert_close(lse, expected, LSE_TOLERANCE[dtype], "lse")
     if "weights" in case.outputs:
         weights = headway.attention_weights(call.q, call.k, **call.options)
         assert_close(weights, case.outputs["weights"], TOLERANCE[dtype], "weights")
 
 
 @pytest.mark.parametrize(("case", "dtype"), runs(ONNX))
-def test_onnx(case: Case, dtype: str, isa: str) -> None:
-    """Y, and what the case wants of the product of Q and K."""
+def test_onnx(case: Case, dtype: str, isa: str, threads: int) -> None:
+    """Y, the keys and values it was made of, and what the case wants of the product."""
     call = as_call(case, dtype)
-    out = headway.attention(call.q, call.k, call.v, **call.options)
+    out, _ = call.attend()
     assert out.dtype == dtype_of(dtype)
     assert_close(onnx_result(case, out), case.outputs["Y"], TOLERANCE[dtype], "Y")
+    for name, used in (("present_key", call.k), ("present_value", call.v)):
+        np.testing.assert_array_equal(used, case.outputs.get(name, used))
     if "qk_matmul_output" in case.outputs:
-        mode = case.meta["attrs"].get("qk_matmul_output_mode", 0)
-        if mode == 3:
-            found = headway.attention_weights(call.q, call.k, **call.options)
-        else:  # without a soft cap, mode 1 holds what mode 0 does
-            stage = "masked" if mode == 2 else "scaled"
-            found = headway.attention_scores(call.q, call.k, stage=stage, **call.options)
+        found = onnx_product(case, call)
         assert_close(found, case.outputs["qk_matmul_output"], TOLERANCE[dtype], "qk")
-
-
-def skipped(cases: list[Case]) -> list[object]:
-    """Return a skipped parameter per case that cannot be run, with what it waits for."""
-    return [
-        pytest.param(
-            case,
-            id=case.name,
-            marks=pytest.mark.skip(reason=f"not yet offered: {', '.join(case.missing)}"),
-        )
-        for case in cases
-        if case.missing
-    ]
-
-
-@pytest.mark.parametrize("case", skipped(COURSE + GOLDEN + ONNX))
-def test_not_yet_offered(case: Case) -> None:
-    """Stands in the report once for every case that waits for a feature."""
-    raise AssertionError("a case that waits for a feature is not run")
 
 
 @pytest.mark.skip(reason="not yet offered: attention_backward")
@@ -114,33 +94,41 @@ def test_gradients(case: Case) -> None:
 
 
 def test_no_case_is_lost() -> None:
-    """So many cases run, and so many wait for each feature; none may fall out unseen."""
-    found = {
-        suite: Counter(feature for case in cases for feature in case.missing or ("run",))
-        for suite, cases in (("course", COURSE), ("golden", GOLDEN), ("onnx", ONNX))
-    }
-    assert found == {
-        "course": {"run": 6},
-        "golden": {
-            "run": 25,
-            "mask": 8,
-            "window": 4,
-            "softcap": 3,
-            "alibi_slopes": 3,
-            "kv_lengths": 2,
-            "attention_varlen": 2,
-            "sinks": 1,
-        },
-        "onnx": {"run": 17, "mask": 25, "window": 7, "softcap": 6},
-    }
+    """So many cases there are, and so many ask for each option; none may fall out unseen."""
     assert [len(cases) for cases in (COURSE, GOLDEN, ONNX)] == [6, 45, 47]
-    assert len(WITH_GRADIENTS) == 21
+    asked = {
+        suite: Counter(
+            name
+            for case in cases
+            for name in (*as_call(case, case.dtypes[0]).options, *case.outputs)
+            if name not in ("causal", "align", "scale", "o", "lse", "weights", "Y")
+            and not name.startswith("present_")
+        )
+        for suite, cases in (("golden", GOLDEN), ("onnx", ONNX))
+    }
+    gradients = {"dq": 41, "dk": 41, "dv": 41, "dsinks": 1}
+    assert asked["golden"] == gradients | {
+        "mask": 8,
+        "window": 4,
+        "softcap": 3,
+        "alibi_slopes": 3,
+        "kv_lengths": 4,
+        "sinks": 1,
+        "lse_sink": 1,
+        "o_defined": 2,
+    }
+    assert asked["onnx"] == {
+        "mask": 25,
+        "window": 7,
+        "softcap": 6,
+        "kv_lengths": 6,
+        "qk_matmul_output": 9,
+    }
+    packed = [case.name for case in GOLDEN if as_call(case, "float32").members is not None]
+    assert packed == ["varlen_causal_self", "varlen_noncausal_cross"]
+    assert len(WITH_GRADIENTS) == 41
 
 
 def test_what_is_offered_is_run() -> None:
-    """A feature that cases wait for is really absent from the library."""
-    options = inspect.signature(headway.attention).parameters
-    waiting = {feature for case in COURSE + GOLDEN + ONNX for feature in case.missing}
-    assert waiting == NOT_YET_OFFERED
-    assert [name for name in waiting if name in options or hasattr(headway, name)] == []
+    """What the gradients wait for is really absent from the library."""
     assert not hasattr(headway, "attention_backward"), "the gradients can be compared"
