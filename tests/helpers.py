@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
@@ -145,6 +146,19 @@ def reference(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Arra
     result = headway.reference.attention(*wide, return_lse=True, **options)
     assert isinstance(result, tuple)
     return result
+
+
+@contextmanager
+def using(isa: str, threads: int) -> Iterator[None]:
+    """Compute with this instruction set and thread count; restore both afterwards."""
+    before = headway.isa(), headway.get_num_threads()
+    headway.set_isa(isa)
+    headway.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        headway.set_isa(before[0])
+        headway.set_num_threads(before[1])
 
 
 def run_python(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from helpers import (
     attend,
     make_qkv,
     reference,
+    using,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,19 +26,6 @@ import headway
 
 ISAS = st.sampled_from(headway.available_isas())
 SEEDS = st.integers(0, 2**16)
-
-
-@contextmanager
-def using(isa: str, threads: int) -> Iterator[None]:
-    """Compute with this instruction set and thread count; restore both afterwards."""
-    before = headway.isa(), headway.get_num_threads()
-    headway.set_isa(isa)
-    headway.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        headway.set_isa(before[0])
-        headway.set_num_threads(before[1])
 
 
 @st.composite
