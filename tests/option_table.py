@@ -133,15 +133,10 @@ COMPANY: dict[str, tuple[str, ...]] = HIDING | {
 def visible_keys(shape: tuple[int, int, int, int], options: Options) -> Array:
     """(B, H, Tq, Tk) bool: may query i look at key j?"""
     batch, _, tq, tk = shape
-    causal, align = options.get("causal", True), options.get("align", "end")
-    lengths = np.array(options.get("kv_lengths", [tk] * batch))
-    if isinstance(align, str):
-        starts = lengths - tq if align == "end" else np.zeros(batch, int)
-    else:
-        starts = np.broadcast_to(align, (batch,))
-    key = np.arange(tk)
-    back = (starts[:, None] + np.arange(tq))[..., None] - key  # how far behind the query
-    seen = key < lengths[:, None, None]
+    causal, key = options.get("causal", True), np.arange(tk)
+    place = np.add.outer(starts_of(shape, options), np.arange(tq))
+    back = place[..., None] - key  # how far behind the query
+    seen = key < np.array(options.get("kv_lengths", [tk] * batch))[:, None, None]
     seen = np.broadcast_to(seen, back.shape).copy()
     left, right = window_of(options.get("window"), causal)
     if left >= 0:
@@ -155,6 +150,17 @@ def visible_keys(shape: tuple[int, int, int, int], options: Options) -> Array:
     return everywhere
 
 
+def starts_of(shape: tuple[int, int, int, int], options: Options) -> list[int]:
+    """Return, per batch entry, the key position at which query 0 stands."""
+    batch, _, tq, tk = shape
+    align = options.get("align", "end")
+    if align == "end":
+        return [int(n) - tq for n in options.get("kv_lengths", [tk] * batch)]
+    if align == "start":
+        return [0] * batch
+    return [align] * batch if isinstance(align, int) else list(align)
+
+
 def window_of(window: int | tuple[int, int] | None, causal: bool) -> tuple[int, int]:
     """Return (left, right) of a window with the causal rule in it; -1 is no limit."""
     if window is None:
@@ -164,9 +170,9 @@ def window_of(window: int | tuple[int, int] | None, causal: bool) -> tuple[int, 
     return window[0], 0 if causal else window[1]
 
 
-def part_of(options: Options, rows: slice, keys: slice, start: int) -> Options:
-    """Return the options of a call with some of the queries and keys; query 0 is at `start`."""
-    part = options | {"align": start}
+def part_of(options: Options, rows: slice, keys: slice, align: str | list[int]) -> Options:
+    """Return the options of a call with some of the queries and keys, aligned like this."""
+    part = options | {"align": align}
     if "mask" in options:
         mask = options["mask"]
         mask = mask[:, :, rows] if mask.shape[2] > 1 else mask
@@ -185,6 +191,17 @@ def entry_of(options: Options, b: int) -> Options:
     for name in ("kv_lengths", "align"):
         if isinstance(options.get(name), list):
             part[name] = options[name][one]
+    return part
+
+
+def head_of(options: Options, h: int) -> Options:
+    """Return the options of a call with one of the query heads."""
+    part, one = dict(options), slice(h, h + 1)
+    if "mask" in options and options["mask"].shape[1] > 1:
+        part["mask"] = options["mask"][:, one]
+    for name in ("alibi_slopes", "sinks"):
+        if name in options:
+            part[name] = options[name][..., one]
     return part
 
 

@@ -1,0 +1,108 @@
+"""With every option, a row's bits do not depend on threads, batch, heads beside it or the lse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import DTYPES, Array, assert_same_bits, attend, lse_dtype
+from option_table import COMPANY, Options, Problem, entry_of, filled, head_of
+
+import headway
+
+#: (Tq, Tk), head_dim: a prefill, a chunk, one query; then keys of several spans, split for threads.
+SIZES = [((70, 150), 12), ((130, 130), 64), ((5, 150), 20), ((1, 150), 64), ((4, 2300), 8)]
+
+pytestmark = [
+    pytest.mark.usefixtures("any_threads"),
+    pytest.mark.parametrize("dtype", DTYPES),
+    pytest.mark.parametrize("name", COMPANY),
+]
+
+Call = tuple[Problem, tuple[Array, Array, Array], Options]
+
+
+def calls(name: str, dtype: str, sizes: list[tuple[tuple[int, int], int]]) -> list[Call]:
+    """Return problems of these sizes, their arrays and their options."""
+    made = [
+        Problem(dtype, tokens=tokens, head_dim=width, value_dim=width + 3 * (width % 8 > 0))
+        for tokens, width in sizes
+    ]
+    return [(problem, problem.arrays(), problem.options(COMPANY[name])) for problem in made]
+
+
+def baseline(arrays: tuple[Array, Array, Array], options: Options) -> tuple[Array, Array]:
+    """Return out and lse computed by one thread; the out of a call without the lse."""
+    headway.set_num_threads(1)
+    out = headway.attention(*arrays, **options)
+    assert isinstance(out, np.ndarray)
+    return out, attend(*arrays, **options)[1]
+
+
+def test_threads_lse_and_repeat(name: str, dtype: str, isa: str) -> None:
+    """1, 2 and 3 threads, with the lse and without, once and again."""
+    for problem, arrays, options in calls(name, dtype, SIZES):
+        expected, expected_lse = baseline(arrays, options)
+        for count in (1, 2, 3, 2):
+            headway.set_num_threads(count)
+            what = f"{problem.tokens}, {count} threads"
+            assert_same_bits(headway.attention(*arrays, **options), expected, what)
+            out, lse = attend(*arrays, out=filled(expected, np.nan), **options)
+            assert_same_bits(out, expected, f"{what}, with the lse")
+            assert_same_bits(lse, expected_lse, f"lse of {what}")
+
+
+def test_place_in_a_batch(name: str, dtype: str, isa: str) -> None:
+    """An entry alone and in a batch, beside another full of NaN too."""
+    for problem, (q, k, v), options in calls(name, dtype, SIZES[:4]):
+        alone = [
+            baseline((q[b : b + 1], k[b : b + 1], v[b : b + 1]), entry_of(options, b))
+            for b in range(problem.batch)
+        ]
+        headway.set_num_threads(2)
+        for beside in (None, 0, 1):
+            arrays = [x.copy() for x in (q, k, v)]
+            if beside is not None:
+                for x in arrays:
+                    x[beside] = np.nan
+            out, lse = attend(*arrays, **options)
+            for b in {0, 1} - {beside}:
+                what = f"entry {b}, {problem.tokens}"
+                assert_same_bits(out[b], alone[b][0][0], what)
+                assert_same_bits(lse[b], alone[b][1][0], f"lse of {what}")
+
+
+def test_heads_alone(name: str, dtype: str, isa: str) -> None:
+    """A head alone, with its own row of the mask, its slope and its sink, gives the same rows."""
+    for problem, (q, k, v), options in calls(name, dtype, SIZES[:4]):
+        expected, expected_lse = baseline((q, k, v), options)
+        headway.set_num_threads(2)
+        repeated = attend(q, np.repeat(k, 2, axis=1), np.repeat(v, 2, axis=1), **options)
+        assert_same_bits(repeated[0], expected, f"key heads repeated, {problem.tokens}")
+        assert_same_bits(repeated[1], expected_lse, "lse of key heads repeated")
+        for h in (0, 1, 3):
+            one, key_head = slice(h, h + 1), slice(h // 2, h // 2 + 1)
+            arrays = q[:, one], k[:, key_head], v[:, key_head]
+            out, lse = attend(*arrays, **head_of(options, h))
+            assert_same_bits(out, expected[:, one], f"head {h}, {problem.tokens}")
+            assert_same_bits(lse, expected_lse[:, one], f"lse of head {h}")
+
+
+def test_weights_and_scores_repeat(name: str, dtype: str, isa: str) -> None:
+    """Weights and scores too are the same for any thread count and company."""
+    for _, (q, k, _), options in calls(name, dtype, SIZES[:1] + SIZES[3:]):
+        headway.set_num_threads(1)
+        weights = headway.attention_weights(q, k, **options)
+        headway.set_num_threads(3)
+        assert_same_bits(headway.attention_weights(q, k, **options), weights, "weights")
+        own = q[1:], k[1:]
+        entry = entry_of(options, 1)
+        assert_same_bits(headway.attention_weights(*own, **entry), weights[1:], "weights alone")
+        for stage in ("scaled", "capped", "masked"):
+            headway.set_num_threads(1)
+            scores = headway.attention_scores(q, k, stage=stage, **options)
+            assert scores.dtype == lse_dtype(dtype)
+            headway.set_num_threads(3)
+            again = headway.attention_scores(q, k, stage=stage, **options)
+            assert_same_bits(again, scores, stage)
+            alone = headway.attention_scores(*own, stage=stage, **entry)
+            assert_same_bits(alone, scores[1:], f"{stage} alone")
