@@ -10,14 +10,13 @@ from helpers import (
     DTYPES,
     LSE_TOLERANCE,
     TOLERANCE,
-    Array,
     assert_close,
     assert_same_bits,
     attend,
-    make,
     make_qkv,
     reference,
 )
+from poisons import POISONS, check_nan, poison
 
 import headway
 
@@ -34,13 +33,6 @@ SETTINGS: list[tuple[int, int, Any, int]] = [
     (70, 40, "start", 5),
     (66, 200, [30, -5], 8),
 ]
-LARGEST = {
-    "float64": 1.7976931348623157e308,
-    "float32": 3.4028234663852886e38,
-    "float16": 65504.0,
-    "bfloat16": 3.3895313892515355e38,
-}
-POISONS = ("nan", "inf", "-inf", "max", "random")
 
 
 def positions(align: Any, tokens: tuple[int, int], batch: int) -> list[int]:
@@ -50,17 +42,6 @@ def positions(align: Any, tokens: tuple[int, int], batch: int) -> list[int]:
     if align == "start":
         return [0] * batch
     return [align] * batch if isinstance(align, int) else list(align)
-
-
-def poison(x: Array, kind: str) -> None:
-    """Overwrite every element of x."""
-    if kind == "random":
-        x[...] = 100 * make(99, x.shape).astype(x.dtype)
-    elif kind == "max":
-        signs = np.where(make(98, x.shape) > 0, 1.0, -1.0).astype(x.dtype)
-        x[...] = LARGEST[x.dtype.name] * signs
-    else:
-        x[...] = float(kind)
 
 
 @pytest.mark.parametrize("kind", POISONS)
@@ -141,16 +122,6 @@ def test_a_visible_nan_is_seen(
             out, lse = attend(bad, k, v, align=align)
             check_nan(out, clean, np.broadcast_to(seen[..., None], out.shape), f"q at {i}")
             check_nan(lse, clean_lse, seen, f"lse, q at {i}")
-
-
-def check_nan(got: Array, clean: Array, where: Array, what: str) -> None:
-    """Fail unless `got` is NaN exactly where said, and elsewhere the bits of `clean`."""
-    found = np.isnan(got.astype(np.float64))
-    assert np.array_equal(found, where), (
-        f"{what}: {np.count_nonzero(found & ~where)} NaN too many, "
-        f"{np.count_nonzero(where & ~found)} missing"
-    )
-    assert_same_bits(got[~where], clean[~where], what)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
