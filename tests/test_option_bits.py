@@ -39,10 +39,10 @@ def baseline(arrays: tuple[Array, Array, Array], options: Options) -> tuple[Arra
 
 
 def test_threads_lse_and_repeat(name: str, dtype: str, isa: str) -> None:
-    """1, 2 and 3 threads, with the lse and without, once and again."""
+    """2 and 3 threads, with the lse and without, and once again one."""
     for problem, arrays, options in calls(name, dtype, SIZES):
         expected, expected_lse = baseline(arrays, options)
-        for count in (1, 2, 3, 2):
+        for count in (2, 3, 1):
             headway.set_num_threads(count)
             what = f"{problem.tokens}, {count} threads"
             assert_same_bits(headway.attention(*arrays, **options), expected, what)
@@ -58,7 +58,6 @@ def test_place_in_a_batch(name: str, dtype: str, isa: str) -> None:
             baseline((q[b : b + 1], k[b : b + 1], v[b : b + 1]), entry_of(options, b))
             for b in range(problem.batch)
         ]
-        headway.set_num_threads(2)
         for beside in (None, 0, 1):
             arrays = [x.copy() for x in (q, k, v)]
             if beside is not None:
@@ -75,7 +74,6 @@ def test_heads_alone(name: str, dtype: str, isa: str) -> None:
     """A head alone, with its own row of the mask, its slope and its sink, gives the same rows."""
     for problem, (q, k, v), options in calls(name, dtype, SIZES[:4]):
         expected, expected_lse = baseline((q, k, v), options)
-        headway.set_num_threads(2)
         repeated = attend(q, np.repeat(k, 2, axis=1), np.repeat(v, 2, axis=1), **options)
         assert_same_bits(repeated[0], expected, f"key heads repeated, {problem.tokens}")
         assert_same_bits(repeated[1], expected_lse, "lse of key heads repeated")
