@@ -6,33 +6,11 @@ import sys
 
 import pytest
 from helpers import run_python
+from peaks import MIB, START
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="this machine: has no /proc/self/status"
 )
-
-START = """
-import json, sys
-import numpy as np
-import headway
-
-def dtype_of(name):
-    if name == "bfloat16":
-        import ml_dtypes
-        return ml_dtypes.bfloat16
-    return name
-
-def resident(which):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(which)) * 1024
-
-def peak_of(call):
-    with open("/proc/self/clear_refs", "w") as peak:
-        peak.write("5")  # the highest mark starts again
-    before = resident("VmRSS")
-    call()
-    return resident("VmHWM") - before
-"""
 
 ATTENTION = """
 tokens, heads, head_dim, threads, dtype, view, lse = json.loads(sys.argv[1])
@@ -64,8 +42,6 @@ headway.release_memory()
 beyond = peak_of(lambda: project(apart[:, 0], out=out))
 print(json.dumps([beyond, float(out[-1, -1] - d_in)]))
 """
-
-MIB = 2**20
 
 
 def peak(*settings: object) -> int:
