@@ -39,6 +39,7 @@ struct Options {
   Shape<Real> shape;
   const Real* bias;  // (kKeysPerBlock, lanes): what a mask adds, or null
   std::int64_t first;
+  std::int64_t begin;  // the block's first key
 };
 
 // Products acc (kRows, kWide) of keys from `key` on and lanes from `lane` on -> scores, in registers. Capping is so much
@@ -63,14 +64,15 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
       cap_products<S>(options.shape, out + lane, kRows, kWide, kLanes);
       for_each([&](Vec& x, std::int64_t at, int from) { x = S::load(args.weights + at * kLanes + from); });
     } else {
-      const Vec scale = S::set1(options.shape.scale);
-      for_each([&](Vec& x, std::int64_t, int) { x = S::mul(x, scale); });
+      for_each([&](Vec& x, std::int64_t, int) { x = S::mul(x, S::set1(options.shape.scale)); });
     }
-    if (options.shape.alibi) {
+    const auto add = [&](auto before) __attribute__((always_inline)) {
       for_each([&](Vec& x, std::int64_t at, int from) {
-        x = add_alibi<S>(x, S::load(panel.slopes + from), S::load(panel.positions + from), args.block->offset + at);
+        const Vec slope = S::load(panel.slopes + from), position = S::load(panel.positions + from);
+        x = add_alibi<S, decltype(before)::value != 0>(x, slope, position, args.block->offset + at);
       });
-    }
+    };
+    if (options.shape.alibi) args.task->right == 0 ? add(Constant<1>{}) : add(Constant<0>{});
   }
   if (options.bias != nullptr) {
     for_each([&](Vec& x, std::int64_t at, int from) { x = add_bias<S>(x, S::load(options.bias + at * kLanes + from)); });
@@ -113,7 +115,13 @@ void weigh_zone(const TileArgs<typename S::Real>& args, const Options<typename S
       weigh_scores<S, kVecs, kFirst, kEnd, kRows, kShaped>(args, options, key);
     }
   }
-  for (; key < end; key += kKeysPerGroup) weigh_scores<S, kVecs, kFirst, kEnd, kKeysPerGroup, kShaped>(args, options, key);
+  constexpr int kRowsPerGroup = kVecs * S::kLanes * kKeysPerGroup / kKeysPerBlock;  // so that a block asks for all rows
+  for (; key < end; key += kKeysPerGroup) {
+    if (options.bias != nullptr) {
+      prefetch_mask<S>(*args.task, *args.panel, options.begin, key / kKeysPerGroup * kRowsPerGroup, kRowsPerGroup);
+    }
+    weigh_scores<S, kVecs, kFirst, kEnd, kKeysPerGroup, kShaped>(args, options, key);
+  }
 }
 
 // Calls zone(Constant<first>, Constant<end>, begin, end) for runs of keys, ascending, and the vectors that see some of
@@ -177,13 +185,23 @@ inline bool is_finite(Real x) { return x - x == 0; }
 // Whether values (count, value_dim) are all finite: x * 0 is 0 for these, else NaN.
 template <class S>
 bool all_finite(const typename S::Real* values, std::ptrdiff_t stride, std::int64_t count, std::int64_t value_dim) {
-  auto sum = S::zero();
+  constexpr int kChains = 4;
+  typename S::Vec sums[kChains] = {S::zero(), S::zero(), S::zero(), S::zero()};
+  const auto add = [&](auto& sum, const typename S::Real* p, int n) __attribute__((always_inline)) {
+    sum = S::fma(S::load_elements(p, n), S::zero(), sum);
+  };
   for (std::int64_t i = 0; i < count; ++i) {
-    for (std::int64_t d = 0; d < value_dim; d += S::kLanes) {
-      const int n = value_dim - d < S::kLanes ? static_cast<int>(value_dim - d) : S::kLanes;
-      sum = S::fma(S::load_elements(values + i * stride + d, n), S::zero(), sum);
+    const auto* row = values + i * stride;
+    std::int64_t d = 0;
+    for (; d + kChains * S::kLanes <= value_dim; d += kChains * S::kLanes) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kChains; ++c) add(sums[c], row + d + c * S::kLanes, S::kLanes);
+    }
+    for (; d < value_dim; d += S::kLanes) {
+      add(sums[i % kChains], row + d, value_dim - d < S::kLanes ? static_cast<int>(value_dim - d) : S::kLanes);
     }
   }
+  const auto sum = S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3]));
   return !S::any(S::not_less(sum, S::set1(1)));  // true for NaN alone
 }
 
@@ -228,12 +246,13 @@ void add_not_finite(const AttentionTask& task, const Panel<typename S::Real>& pa
 }
 
 template <class S, int kVecs>
-void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const MaskBlock& mask) {
+void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const MaskBlock& mask,
+                   std::int64_t begin) {
   constexpr int kLanes = kVecs * S::kLanes;
   const AttentionTask& task = *args.task;
   const auto* bias = mask.shown == Shown::kPart ? workspace_of<S>(task).bias : nullptr;
   const Edges<kVecs> edges = edges_of<S, kVecs>(args, mask.begin, mask.end);
-  const Options<typename S::Real> options{Shape<typename S::Real>(task, workspace_of<S>(task), ScoreStage::kWeights), bias, edges.begins[0]};
+  const Options<typename S::Real> options{Shape<typename S::Real>(task, workspace_of<S>(task), ScoreStage::kWeights), bias, edges.begins[0], begin};
   for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) {
     constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
     if (options.shape.scaled) {

@@ -64,37 +64,62 @@ RowEffect effect_of(const Element* row, std::ptrdiff_t stride, std::int64_t coun
   return {shows != 0, changes != 0};
 }
 
+// A mask that is the same for all rows is read once.
+inline bool is_same_for_rows(const AttentionTask& task) {
+  return task.options.mask_token_stride == 0 && (task.options.mask_head_stride == 0 || task.group == 1);
+}
+
+// Calls each(row from the key `begin` on) for the panel's rows until it returns false; once where all are the same.
+template <class Real, class Element, class Each>
+void for_mask_rows(const AttentionTask& task, const Panel<Real>& panel, std::int64_t begin, const Element* mask, const Each& each) {
+  const std::int64_t num_rows = is_same_for_rows(task) ? 1 : panel.num_rows;
+  RowCursor row(panel.first_row, task.group);
+  for (std::int64_t i = 0; i < num_rows; ++i, row.next()) {
+    const std::ptrdiff_t at = row.offset(task.options.mask_token_stride, task.options.mask_head_stride);
+    if (!each(mask + at + begin * task.options.mask_key_stride)) return;
+  }
+}
+
+// Calls body with the task's mask, as a pointer to its elements.
+template <class Body>
+auto with_mask(const AttentionTask& task, const Body& body) {
+  const void* mask = task.options.mask;
+  switch (task.options.mask_kind) {
+    case MaskKind::kFloat32: return body(static_cast<const float*>(mask));
+    case MaskKind::kFloat64: return body(static_cast<const double*>(mask));
+    case MaskKind::kFloat16: return body(static_cast<const Half*>(mask));
+    case MaskKind::kBFloat16: return body(static_cast<const BFloat16*>(mask));
+    case MaskKind::kBool: break;
+  }
+  return body(static_cast<const Bool*>(mask));
+}
+
 // Keys [begin, begin + count) of the mask -> rows of bias (keys, lanes), which only kPart fills.
 template <class S, class Element>
-MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin,
-                       std::int64_t count, typename S::Real* bias) {
+MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>& panel, const Element* mask,
+                       std::int64_t begin, std::int64_t count, typename S::Real* bias) {
   using Real = typename S::Real;
-  const ScoreOptions& options = task.options;
-  const std::ptrdiff_t key_stride = options.mask_key_stride;
-  const auto* mask = static_cast<const Element*>(options.mask) + begin * key_stride;
-  const auto row_at = [&](const RowCursor& row) { return mask + row.offset(options.mask_token_stride, options.mask_head_stride); };
+  const std::ptrdiff_t key_stride = task.options.mask_key_stride;
   const int lanes = panel.vecs * S::kLanes;
-  // A mask that is the same for all rows is read once.
-  const bool same = options.mask_token_stride == 0 && (options.mask_head_stride == 0 || task.group == 1);
-  const std::int64_t num_rows = same ? 1 : panel.num_rows;
-
   bool shows = false, changes = false;
-  RowCursor row(panel.first_row, task.group);
-  for (std::int64_t i = 0; i < num_rows && !(changes && shows); ++i, row.next()) {
-    const RowEffect effect = effect_of<Real>(row_at(row), key_stride, count);
+  for_mask_rows(task, panel, begin, mask, [&](const Element* row) {
+    const RowEffect effect = effect_of<Real>(row, key_stride, count);
     shows = shows || effect.shows;
     changes = changes || effect.changes;
-  }
+    return !(shows && changes);
+  });
   if (!shows) return {Shown::kNothing, 0, 0};
   if (!changes) return {Shown::kAll, 0, count};
 
   Real* staged = workspace_of<S>(task).mask_rows;
-  const auto stage = [&](const RowCursor& at, Real* to) {
-    read_mask_row<Real>(row_at(at), key_stride, count, [&](std::int64_t key, Real x) { to[key] = x; });
+  const auto stage = [&](const Element* row, Real* to) {
+    read_mask_row<Real>(row, key_stride, count, [&](std::int64_t key, Real x) { to[key] = x; });
   };
-  row = RowCursor(panel.first_row, task.group);
-  if (same) {
-    stage(row, staged);
+  if (is_same_for_rows(task)) {
+    for_mask_rows(task, panel, begin, mask, [&](const Element* row) {
+      stage(row, staged);
+      return false;
+    });
     MaskBlock block{Shown::kPart, 0, count};
     while (staged[block.begin] < kLowest<Real>) ++block.begin;
     while (staged[block.end - 1] < kLowest<Real>) --block.end;
@@ -107,35 +132,60 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
     }
     return block;
   }
-  for (int lane = 0; lane < lanes; lane += S::kLanes) {
-    const Real* rows[S::kLanes] = {};
-    int used = 0;
-    for (; used < S::kLanes && lane + used < num_rows; ++used, row.next()) {
-      if constexpr (__is_same(Element, Real)) {
-        if (key_stride == 1) {
-          rows[used] = row_at(row);
-          continue;
-        }
-      }
+  const Real* rows[S::kLanes] = {};
+  int lane = 0, used = 0;
+  const auto flush = [&] {
+    load_transposed<S>(rows, used, count, bias + lane, lanes);
+    lane += S::kLanes;
+    used = 0;
+  };
+  for_mask_rows(task, panel, begin, mask, [&](const Element* row) {
+    if constexpr (__is_same(Element, Real)) rows[used] = row;
+    if (!__is_same(Element, Real) || key_stride != 1) {
       stage(row, staged + used * kKeysPerBlock);
       rows[used] = staged + used * kKeysPerBlock;
     }
-    load_transposed<S>(rows, used, count, bias + lane, lanes);
-  }
+    if (++used == S::kLanes) flush();
+    return true;
+  });
+  while (lane < lanes) flush();  // what is left, and lanes without a row
   return {Shown::kPart, 0, count};
 }
 
 template <class S>
 MaskBlock load_mask(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
                     typename S::Real* bias) {
-  switch (task.options.mask_kind) {
-    case MaskKind::kFloat32: return load_mask_of<S, float>(task, panel, begin, count, bias);
-    case MaskKind::kFloat64: return load_mask_of<S, double>(task, panel, begin, count, bias);
-    case MaskKind::kFloat16: return load_mask_of<S, Half>(task, panel, begin, count, bias);
-    case MaskKind::kBFloat16: return load_mask_of<S, BFloat16>(task, panel, begin, count, bias);
-    case MaskKind::kBool: return load_mask_of<S, Bool>(task, panel, begin, count, bias);
+  return with_mask(task, [&](const auto* mask) { return load_mask_of<S>(task, panel, mask, begin, count, bias); });
+}
+
+// Whether the task's mask shows some row of the panel a key of [begin, begin + count).
+template <class S>
+bool mask_shows(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count) {
+  return with_mask(task, [&](const auto* mask) {
+    bool shows = false;
+    for_mask_rows(task, panel, begin, mask, [&](const auto* row) {
+      shows = effect_of<typename S::Real>(row, task.options.mask_key_stride, count).shows;
+      return !shows;
+    });
+    return shows;
+  });
+}
+
+// Asks for rows [row, row + count) of the panel's mask, for the block of keys that follows the one at `begin`: a mask is
+// larger than the caches, and its rows are short.
+template <class S>
+void prefetch_mask(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t row,
+                   std::int64_t count) {
+  const ScoreOptions& options = task.options;
+  if (options.mask_key_stride != 1 || options.mask_token_stride == 0) return;
+  constexpr int kSizes[] = {4, 8, 2, 2, 1};  // by MaskKind
+  const int size = kSizes[static_cast<int>(options.mask_kind)];
+  RowCursor cursor(panel.first_row + row, task.group);
+  for (; count > 0 && row < panel.num_rows; --count, ++row, cursor.next()) {
+    const std::ptrdiff_t at = cursor.offset(options.mask_token_stride, options.mask_head_stride) + begin + kKeysPerBlock;
+    const char* p = static_cast<const char*>(options.mask) + at * size;
+    for (int line = 0; line < kKeysPerBlock * size; line += 64) __builtin_prefetch(p + line, 0, 2);
   }
-  return {Shown::kNothing, 0, 0};
 }
 
 // The whole of the task's mask for keys [begin, begin + count): null where it changes nothing.

@@ -56,7 +56,9 @@ void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::R
   MaskBlock mask{Shown::kAll, 0, count};
   if (args.task->options.mask != nullptr) mask = load_mask<S>(*args.task, panel, begin, count, w.bias);
   if (mask.shown == Shown::kNothing) return;
-  if (w.shaped || mask.shown == Shown::kPart || panel.last_start > begin) return attend_scores<S, kVecs>(args, block, mask);
+  if (w.shaped || mask.shown == Shown::kPart || panel.last_start > begin) {
+    return attend_scores<S, kVecs>(args, block, mask, begin);
+  }
 
   std::int64_t key = 0;
   for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false, kFetch>(args, key);
@@ -82,11 +84,17 @@ template <class S, class Element, class Load, class Attend>
   }
   const std::int64_t hidden = visible_begin > key_begin ? (visible_begin - key_begin) / kKeysPerBlock * kKeysPerBlock : 0;
   key_end = visible_end < key_end ? visible_end : key_end;
+  for (int p = 0; p < w.num_panels && task.options.mask != nullptr; ++p) {
+    prefetch_mask<S>(task, w.panels[p], key_begin + hidden - kKeysPerBlock, 0, w.panels[p].num_rows);
+  }
   bool joins[kMostPanels];
   for (int p = 0; p < w.num_panels; ++p) joins[p] = w.panels[p].total.started;
 
   for (std::int64_t begin = key_begin + hidden; begin < key_end; begin += kKeysPerBlock) {
     const std::int64_t count = key_end - begin < kKeysPerBlock ? key_end - begin : kKeysPerBlock;
+    bool shown = task.options.mask == nullptr;
+    for (int p = 0; p < w.num_panels && !shown; ++p) shown = mask_shows<S>(task, w.panels[p], begin, count);
+    if (!shown) continue;
     auto block = load(begin, count);
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];

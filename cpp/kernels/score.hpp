@@ -56,12 +56,12 @@ struct Shape {
   }
 };
 
-// x - slope * |position - key|, key from the span's first.
-template <class S>
+// x - slope * |position - key|, key from the span's first. kBefore: only keys up to the position count.
+template <class S, bool kBefore = false>
 [[gnu::always_inline]] inline typename S::Vec add_alibi(typename S::Vec x, typename S::Vec slope, typename S::Vec position,
                                                         std::int64_t key) {
   const auto away = S::sub(position, S::set1(static_cast<typename S::Real>(key)));
-  return S::fma(S::sub(S::zero(), slope), S::max(away, S::sub(S::zero(), away)), x);
+  return S::fma(S::sub(S::zero(), slope), kBefore ? away : S::max(away, S::sub(S::zero(), away)), x);
 }
 
 // x + bias; -inf where that is -inf, whatever x is.
