@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pytest
 from helpers import Array, dtype_of, make
 
+import headway
+
 Options = dict[str, Any]
+
+#: The fixtures "isa" and "threads" as the innermost loops: a problem is made once for all.
+EACH_ISA = pytest.mark.parametrize("isa", headway.available_isas(), indirect=True)
+EACH_COUNT = pytest.mark.parametrize(
+    "threads", [1, 2], ids=["1-thread", "2-threads"], indirect=True
+)
 
 
 @dataclass(frozen=True)
@@ -36,25 +46,16 @@ class Problem:
 
     def arrays(self) -> tuple[Array, Array, Array]:
         """Return q, k and v, contiguous: the same numbers in every dtype."""
-        (batch, heads, tq, tk), key_heads = self.shape, self.heads[1]
-        return (
-            self.numbers(1, (batch, heads, tq, self.head_dim)),
-            self.numbers(2, (batch, key_heads, tk, self.head_dim)),
-            self.numbers(3, (batch, key_heads, tk, self.value_dim)),
-        )
+        q, k, v = (x.copy() for x in _arrays(self))
+        return q, k, v
 
     def numbers(self, which: int, shape: tuple[int, ...]) -> Array:
         """Return normal random numbers cut to multiples of 1/32, which every dtype holds."""
         return (np.round(make((self.seed, which), shape) * 32) / 32).astype(dtype_of(self.dtype))
 
     def options(self, names: Iterable[str]) -> Options:
-        """Return the options of these names with values that fit."""
-        found: Options = {}
-        for name in names:
-            made = OPTIONS[name](self)
-            assert not found.keys() & made.keys(), f"{name} is given twice"
-            found |= made
-        return found
+        """Return the options of these names with values that fit, arrays read-only."""
+        return dict(_options(self, tuple(names)))
 
     def hidden_at_random(self, shape: tuple[int, ...], share: float) -> Array:
         """(…, Tk) bool: this share of the elements, and in each row a run of a third of the keys.
@@ -68,6 +69,29 @@ class Problem:
             start = (97 * (sum(place[:-1]) + place[-1] // 64)) % max(keys, 1)
             hidden[place][start : start + keys // 3] = True
         return hidden
+
+
+@lru_cache(maxsize=64)
+def _arrays(p: Problem) -> tuple[Array, Array, Array]:
+    (batch, heads, tq, tk), key_heads = p.shape, p.heads[1]
+    return (
+        p.numbers(1, (batch, heads, tq, p.head_dim)),
+        p.numbers(2, (batch, key_heads, tk, p.head_dim)),
+        p.numbers(3, (batch, key_heads, tk, p.value_dim)),
+    )
+
+
+@lru_cache(maxsize=16)
+def _options(p: Problem, names: tuple[str, ...]) -> Options:
+    found: Options = {}
+    for name in names:
+        made = OPTIONS[name](p)
+        assert not found.keys() & made.keys(), f"{name} is given twice"
+        found |= made
+    for value in found.values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    return found
 
 
 def _float_mask(p: Problem) -> Options:

@@ -18,13 +18,16 @@ from helpers import (
     attend,
     reference,
 )
-from option_table import COMPANY, HIDING, Options, Problem, visible_keys
+from option_table import COMPANY, EACH_ISA, HIDING, Options, Problem, visible_keys
 from poisons import POISONS, check_nan, poison
 
 import headway
 
 #: (Tq, Tk), D: a prefill of more than one tile, a chunk, one query, queries before the first key.
 SIZES = [((70, 150), 12), ((5, 150), 64), ((1, 150), 8), ((130, 100), 8)]
+
+
+pytestmark = EACH_ISA
 
 
 @pytest.fixture(autouse=True)
@@ -199,18 +202,17 @@ def test_minus_infinity_hides_what_is_no_number(dtype: str, isa: str) -> None:
     """A key full of NaN behind a mask element of -inf is hidden like any other."""
     for problem in problems(dtype):
         options = problem.options(["float-mask", "all-keys"])
-        boolean = options | {"mask": options["mask"] != -np.inf}
         q, k, v = problem.arrays()
         k[:, :, ::3] = v[:, :, ::3] = np.nan
-        options["mask"][..., ::3] = -np.inf
-        boolean["mask"][..., ::3] = False
+        mask = options["mask"].copy()
+        mask[..., ::3] = -np.inf
+        options, boolean = options | {"mask": mask}, options | {"mask": mask != -np.inf}
         out, lse = attend(q, k, v, **options)
         assert np.isfinite(out.astype(np.float64)).all()
         expected, expected_lse = reference(q, k, v, **options)
         assert_close(out, expected, TOLERANCE[dtype])
         assert_close(lse, expected_lse, LSE_TOLERANCE[dtype], "lse")
-        options["mask"] = np.where(boolean["mask"], 0, options["mask"].dtype.type(-np.inf))
-        zero = {"mask": options["mask"].astype(q.dtype)}
+        zero = {"mask": np.where(boolean["mask"], 0.0, -np.inf).astype(q.dtype)}
         added, told = attend(q, k, v, **options | zero), attend(q, k, v, **boolean)
         for got, same in zip(added, told, strict=True):
             assert_close(got, same.astype(np.float64), TOLERANCE[dtype], "a mask of 0 and -inf")

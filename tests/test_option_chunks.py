@@ -18,7 +18,7 @@ from helpers import (
     attend,
     make,
 )
-from option_table import COMPANY, HIDING, Options, Problem, entry_of, part_of, starts_of
+from option_table import COMPANY, EACH_ISA, HIDING, Options, Problem, entry_of, part_of, starts_of
 
 import headway
 
@@ -28,6 +28,9 @@ PACKED = {
     for name, names in COMPANY.items()
     if not any("mask" in each or each == "lengths" for each in names)
 } | {"many": ("two-sided", "softcap", "batch-alibi", "sinks", "all-keys", "entry-aligns")}
+
+
+pytestmark = pytest.mark.usefixtures("any_threads")
 
 
 def cuts(tokens: int, size: int) -> Iterator[slice]:
@@ -40,9 +43,14 @@ def cuts(tokens: int, size: int) -> Iterator[slice]:
 
 
 def check_pieces(problem: Problem, options: Options, pieces: list[slice]) -> None:
-    """Compare pieces of the queries with the whole call, over all keys and over those so far."""
+    """Compare pieces of the queries with the whole call, over all keys and over those so far.
+
+    The whole call runs in one thread, the pieces in three.
+    """
     q, k, v = problem.arrays()
+    headway.set_num_threads(1)
     expected, expected_lse = attend(q, k, v, **options)
+    headway.set_num_threads(3)
     starts = starts_of(problem.shape, options)
     whole = slice(None)
     for rows in pieces:
@@ -60,23 +68,23 @@ def check_pieces(problem: Problem, options: Options, pieces: list[slice]) -> Non
         assert_same_bits(lse, expected_lse[:, :, rows], f"lse of {what}, keys so far")
 
 
+@EACH_ISA
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", COMPANY)
-def test_chunks_of_a_prefill(name: str, dtype: str, isa: str, threads: int) -> None:
+def test_chunks_of_a_prefill(name: str, dtype: str, isa: str) -> None:
     """Chunks of a few queries and of many, on the options' own rows and columns."""
-    for size, head_dim in ((3, 8), (50, 64)):
+    for size, head_dim in ((7, 8), (50, 64)):
         problem = Problem(dtype, tokens=(203, 203), head_dim=head_dim, value_dim=head_dim)
         check_pieces(problem, problem.options(COMPANY[name]), list(cuts(203, size)))
 
 
+@EACH_ISA
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", COMPANY)
-@pytest.mark.usefixtures("any_threads")
 def test_pieces_over_many_keys(name: str, dtype: str, isa: str) -> None:
     """Few queries over keys of three spans, where the keys may be split among threads."""
     problem = Problem(dtype, 1, (2, 1), (520, 2200), 8, 8)
     options = problem.options(COMPANY[name])
-    headway.set_num_threads(3)
     check_pieces(problem, options, [slice(0, 2), slice(31, 40), slice(130, 200), slice(515, 520)])
 
 
@@ -103,9 +111,9 @@ def members_of(options: Options, n: int) -> Options:
     return {"align": "end"} | entry_of(options, n)
 
 
+@EACH_ISA
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", PACKED)
-@pytest.mark.usefixtures("any_threads")
 def test_packed_is_separate(name: str, dtype: str, isa: str) -> None:
     """Each member of two queries or more has the rows that it has alone; one query is close."""
     for queries, keys in (

@@ -20,7 +20,7 @@ from helpers import (
     wide_tolerance,
 )
 from layouts import step_two
-from option_table import OPTIONS, Options, Problem
+from option_table import EACH_COUNT, EACH_ISA, OPTIONS, Options, Problem
 
 import headway
 
@@ -41,7 +41,7 @@ PAIRS = [
     pair for pair in combinations(FEATURES, 2) if not any(set(pair) <= group for group in EXCLUDED)
 ]
 #: (Tq, Tk): a prefill of more than one tile, a chunk, one query.
-TOKENS = [(70, 150), (5, 150), (1, 150)]
+TOKENS = [(65, 100), (4, 100), (1, 100)]
 STAGES = ("scaled", "capped", "masked")
 
 
@@ -71,8 +71,8 @@ def expected_of(
 
 
 # The pair is the outermost loop, so that its references are computed once and then forgotten.
-@pytest.mark.parametrize("threads", [1, 2], ids=["1-thread", "2-threads"], indirect=True)
-@pytest.mark.parametrize("isa", headway.available_isas(), indirect=True)
+@EACH_COUNT
+@EACH_ISA
 @pytest.mark.parametrize("pair", PAIRS, ids=["+".join(pair) for pair in PAIRS])
 def test_pair(pair: tuple[str, str], isa: str, threads: int) -> None:
     """In a prefill, a chunk and a decoding step, in every dtype."""
