@@ -67,7 +67,7 @@ def lse_dtype(name: str) -> np.dtype[Any]:
 def error(got: Array, expected: Array) -> float:
     """Return max |got - expected| over the finite values, relative to max |expected|.
 
-    Infinite when the shapes differ, or when NaN, inf or -inf stand at other places.
+    float16 has 2^-14 for its least scale: smaller numbers are multiples of 2^-24 there. Infinite when the shapes differ, or when NaN, inf or -inf stand at other places.
     """
     if got.shape != expected.shape:
         return np.inf
@@ -81,6 +81,8 @@ def error(got: Array, expected: Array) -> float:
     if not finite.any():
         return 0.0
     scale = np.abs(wanted[finite]).max()
+    if got.dtype == np.float16:
+        scale = max(scale, 2.0**-14)
     return float(np.abs(wide[finite] - wanted[finite]).max() / (scale if scale > 0 else 1.0))
 
 

@@ -72,7 +72,8 @@ AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* w
       // Computed here, in a task, so that the caller's rounding mode does not matter.
       .scale = p.scale ? *p.scale : 1 / std::sqrt(static_cast<double>(p.head_dim)),
       .options = options_of(p, place.batch, head),
-      .cold = place.cold,
+      // Rows that lie apart are not foreseen by the CPU either.
+      .cold = place.cold || p.k.token_stride != p.head_dim || p.v.token_stride != p.value_dim,
       .wide_out = p.wide_out,
       .workspace = workspace,
   };

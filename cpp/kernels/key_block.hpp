@@ -1,4 +1,4 @@
-// A block of keys and values on its way to the tiles: read in place, or widened where the elements have 16 bits.
+// A block of keys and values on its way to the tiles: read in place, or copied, see load_block.
 #pragma once
 
 #include "panel.hpp"
@@ -25,7 +25,16 @@ struct KeyBlock {
   }
 };
 
-// Keys [begin, begin + count) of the task, ready for the tiles: in place, or widened into the workspace.
+// Rows so far apart, by a large power of two, that a block of them finds room in few places of the caches only: it is
+// copied, once for all panels.
+template <class Element>
+bool is_crowded(const AttentionTask& task) {
+  constexpr std::ptrdiff_t kFar = 16384 / sizeof(Element);
+  return task.k_token_stride % kFar == 0 && task.k_token_stride != 0 && task.k_token_stride != task.head_dim;
+}
+
+// Keys [begin, begin + count) of the task, ready for the tiles: in place, or copied into the workspace, widened there if
+// they have 16 bits.
 template <class S, class Element>
 KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t begin, std::int64_t count,
                                       std::int64_t span_begin, bool with_values) {
@@ -41,7 +50,7 @@ KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t be
     for (std::int64_t i = 0; i < kKeysPerGroup * task.head_dim; ++i) w.tail[i] = 0;
     widen_rows<S>(k + whole * task.k_token_stride, task.k_token_stride, count - whole, task.head_dim, w.tail);
   }
-  if constexpr (sizeof(Element) == 2) {
+  if (sizeof(Element) == 2 || is_crowded<Element>(task)) {
     widen_rows<S>(k, task.k_token_stride, whole, task.head_dim, w.keys);
     block.keys = w.keys;
     block.key_stride = task.head_dim;
@@ -51,7 +60,7 @@ KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t be
     }
     block.values = w.values;
     block.value_stride = task.value_dim;
-  } else {
+  } else if constexpr (sizeof(Element) != 2) {
     block.keys = k;
     block.key_stride = task.k_token_stride;
     block.values = static_cast<const Element*>(task.v) + begin * task.v_token_stride;

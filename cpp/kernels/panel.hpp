@@ -44,8 +44,8 @@ struct Workspace {
   SoftmaxScale<Real> scale{1};    // from what the softmax works on to weights
   bool shaped;                    // that is scores, since something is done to them; else products
   Real* weights;  // (kKeysPerBlock, lanes): weights of one block, or its scores
-  Real* keys;     // (kKeysPerBlock, head_dim): 16-bit keys, widened
-  Real* values;   // (kKeysPerBlock, value_dim): 16-bit values, widened
+  Real* keys;     // (kKeysPerBlock, head_dim): keys that are copied, see load_block
+  Real* values;   // (kKeysPerBlock, value_dim): values, likewise
   Real* tail;     // (kKeysPerGroup, head_dim): the last keys, padded with zeros to a whole group
   Real* clean;    // (kKeysPerBlock, value_dim): values without those that are not finite
   Real* bias;     // (kKeysPerBlock, lanes): what a mask adds to the scores of one block, -inf where it hides
@@ -82,8 +82,7 @@ void lay_out_panels(Workspace<typename S::Real>& w, int panels, std::int64_t que
 
 // Lays the workspace out in memory of the returned size; without memory (base = nullptr) only counts.
 template <class S>
-std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t head_dim, std::int64_t value_dim,
-                    bool widen) {
+std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t head_dim, std::int64_t value_dim) {
   using Real = typename S::Real;
   constexpr std::int64_t kLanes = S::kPanelVecs * S::kLanes;
   std::size_t used = (sizeof(w) + 63) / 64 * 64;
@@ -95,8 +94,8 @@ std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t hea
   w.weights = take(kKeysPerBlock * kLanes);
   lay_out_panels<S>(w, kPanelsPerTask, head_dim * kLanes, value_dim * kLanes, take);
   w.tail = take(kKeysPerGroup * head_dim);
-  w.keys = take(widen ? kKeysPerBlock * head_dim : 0);
-  w.values = take(widen ? kKeysPerBlock * value_dim : 0);
+  w.keys = take(kKeysPerBlock * head_dim);
+  w.values = take(kKeysPerBlock * value_dim);
   w.clean = take(kKeysPerBlock * value_dim);
   return used;
 }
@@ -186,7 +185,7 @@ template <class S, class Element, class Pack>
 template <class S, class Element>
 void begin_task(const AttentionTask& task) {
   auto& w = workspace_of<S>(task);
-  lay_out<S>(w, static_cast<char*>(task.workspace), task.head_dim, task.value_dim, sizeof(Element) == 2);
+  lay_out<S>(w, static_cast<char*>(task.workspace), task.head_dim, task.value_dim);
   cut_panels<S, Element>(task, w, [&](auto& panel, int lane, const auto& rows, int count) {
     load_transposed<S>(rows, count, task.head_dim, panel.queries + lane, panel.vecs * S::kLanes);
   });

@@ -122,7 +122,7 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
                                   block.keys + (last ? 0 : block.count * block.key_stride)};
         with_vecs<S>(panel.vecs, [&](auto vecs) {
           constexpr int kVecs = decltype(vecs)::value;
-          if (sizeof(Element) != 2 && task.cold && &panel == w.panels &&
+          if (sizeof(Element) != 2 && task.cold && block.keys != w.keys && &panel == w.panels &&
               panel.first_limit + 1 >= key_begin + block.offset + block.count) {
             attend_block<S, kVecs, true>(args, block, key_begin);
           } else {

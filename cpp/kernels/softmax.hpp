@@ -39,9 +39,9 @@ struct SplitScale {
       rest = 1;
     } else if (rest > kFar) {
       queries *= 0x1p100;
-      rest *= 0x1p-112;
+      rest *= 0x1p-100;
     } else if (rest < 1 / kFar) {
-      queries *= 0x1p-112;
+      queries *= 0x1p-100;
       rest *= 0x1p100;
     }
     rest = rest > kLargest ? kLargest : rest < kSmallest ? kSmallest : rest;

@@ -16,7 +16,7 @@ constexpr KindKernels kernels_of() {
       .workspace_bytes =
           [](std::int64_t head_dim, std::int64_t value_dim) {
             Workspace<typename S::Real> w;
-            return lay_out<S>(w, nullptr, head_dim, value_dim, sizeof(Element) == 2);
+            return lay_out<S>(w, nullptr, head_dim, value_dim);
           },
       .begin = begin_task<S, Element>,
       .attend_span = attend_span<S, Element>,
