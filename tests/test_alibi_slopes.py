@@ -70,7 +70,7 @@ def test_refused_with_a_text_that_helps(number: Any, error: type[Exception], got
     with pytest.raises(error) as caught:
         headway.alibi_slopes(number)
     text = str(caught.value)
-    wanted = "at least 1" if error is ValueError else "an int"
+    wanted = "1 to 1048576" if error is ValueError else "an int"
     assert text.startswith(f"num_heads: expected {wanted}, got {got}")
     assert text.endswith("; pass the number of query heads")
 

@@ -53,7 +53,7 @@ template <class S, int kWide, int kLanes, bool kShaped = false>
                                                int lane, std::int64_t key, std::int64_t first = 0) {
   using Real = typename S::Real;
   using Vec = typename S::Vec;
-  constexpr Real kLeast = kShaped ? Real{kLeastShaped<Real>} : Exp2Coefficients<Real>::kSmallest;
+  constexpr Real kLeast = kLeastExponent<Real, kShaped>;
   const Vec scale2 = S::set1(args.scale.scale2);
   const bool alibi = kShaped && args.task->options.slopes != nullptr;
   const std::int64_t at = args.block->offset + key;
@@ -82,7 +82,7 @@ template <class S, int kWide, int kLanes, bool kShaped = false>
       rises = expected;
     }
     raise_reference<S, kWide>(*args.state, args.scale, products, lane, args.weights + first * kLanes, key - first,
-                              args.task->value_dim, kLanes, rises);
+                              args.task->value_dim, kLanes, kLeastWeight<Real, kShaped>, rises);
   }
 
   Real* weights = args.weights + key * kLanes + lane;

@@ -6,6 +6,28 @@
 namespace headway {
 namespace {
 
+// Of each lane of a vector: the row's sink, -inf for none; its shift by ALiBi; and the sink as the scores are, without
+// the shift, finite where there is one.
+template <class S>
+struct Sinks {
+  alignas(64) typename S::Real unshifted[S::kLanes];
+  double own[S::kLanes], shifts[S::kLanes];
+};
+
+// For the vector from `lane` on. Not inlined, for GCC 12 fails on it otherwise.
+template <class S>
+[[gnu::noinline]] void load_sinks(const AttentionTask& task, const Panel<typename S::Real>& panel, int lane, Sinks<S>& sinks) {
+  using Real = typename S::Real;
+  RowCursor row(panel.first_row + lane, task.group);
+  for (int i = 0; i < S::kLanes; ++i, row.next()) {
+    const bool used = lane + i < panel.num_rows;
+    sinks.shifts[i] = used && task.options.slopes != nullptr ? alibi_shift(task, row.token, row.head) : 0;
+    sinks.own[i] = used && task.options.sinks != nullptr ? task.options.sinks[row.head] : -__builtin_inf();
+    const auto sink = static_cast<Real>(sinks.own[i] - sinks.shifts[i]);
+    sinks.unshifted[i] = sink > -kLowest<Real> ? -kLowest<Real> : sink;
+  }
+}
+
 // The panel's sums with the sinks in them: inverse (lanes) <- what makes weights of exp(score - reference) and divides
 // the context, 0 for a row that saw nothing. Unless reference is null, num_rows values each, so that
 // lse = reference + log(sum).
@@ -18,37 +40,37 @@ void settle_sums(const AttentionTask& task, const Panel<typename S::Real>& panel
   using Real = typename S::Real;
   const auto& w = workspace_of<S>(task);
   const ScoreOptions& options = task.options;
-  RowCursor row(panel.first_row, task.group);
+  const bool biased = options.sinks != nullptr || options.slopes != nullptr;
   for (int lane = 0; lane < panel.vecs * S::kLanes; lane += S::kLanes) {
-    alignas(64) Real sinks[S::kLanes], sums[S::kLanes];
-    double shifts[S::kLanes] = {};
-    for (int i = 0; i < S::kLanes; ++i, row.next()) {
-      sinks[i] = -static_cast<Real>(__builtin_inf());
-      if (lane + i >= panel.num_rows) continue;
-      if (options.slopes != nullptr) shifts[i] = alibi_shift(task, row.token, row.head);
-      if (options.sinks != nullptr) sinks[i] = static_cast<Real>(options.sinks[row.head] - shifts[i]);
-    }
+    alignas(64) Real sums[S::kLanes];
+    Sinks<S> sinks;
+    if (biased) load_sinks<S>(task, panel, lane, sinks);
     const auto total = S::load(panel.total.sum + lane);
     const auto empty = is_empty<S>(total);
     auto factor = S::set1(1);
     S::store(sums, total);
     if (options.sinks != nullptr) {
-      const auto sink = S::load(sinks), log2e = S::set1(static_cast<Real>(1.4426950408889634074));
+      const auto sink = S::load(sinks.unshifted), log2e = S::set1(static_cast<Real>(1.4426950408889634074));
       const auto score = S::mul(S::load(panel.total.reference + lane), S::set1(static_cast<Real>(w.unit())));
-      const auto top = S::select(S::either(empty, S::greater(sink, score)), sink, score);
+      const auto top = S::select(empty, sink, S::max(sink, score));  // NaN stays
       const auto ours = exp2<S>(S::mul(S::sub(score, top), log2e)), its = exp2<S>(S::mul(S::sub(sink, top), log2e));
-      const auto has = S::not_less(sink, S::set1(kLowest<Real>));
-      factor = S::select(has, ours, factor);
-      S::store(sums, S::select(has, S::select(empty, its, S::fma(total, ours, its)), total));
+      const auto none = S::greater(S::set1(kLowest<Real>), sink);
+      factor = S::select(none, factor, ours);
+      const auto joined = S::select(empty, its, S::fma(total, ours, its));
+      S::store(sums, S::select(none, total, joined));
     }
     S::store(inverse + lane, S::select(empty, S::zero(), S::div(factor, S::load(sums))));
     if (reference == nullptr) continue;
     for (int i = 0; i < S::kLanes && lane + i < panel.num_rows; ++i) {
       const Real score = panel.total.reference[lane + i];
-      const bool empty_row = panel.total.sum[lane + i] < kEmptySum;
-      const bool is_sink = sinks[i] >= kLowest<Real> && (empty_row || sinks[i] > score * static_cast<Real>(w.unit()));  // as `top`
-      *reference++ = shifts[i] + (is_sink ? static_cast<double>(sinks[i]) : static_cast<double>(score) * w.unit());
       *sum++ = static_cast<double>(sums[i]);
+      if (!biased) {
+        *reference++ = static_cast<double>(score) * w.unit();
+        continue;
+      }
+      const Real sink = sinks.unshifted[i], natural = score * static_cast<Real>(w.unit());
+      const bool is_top = sink >= kLowest<Real> && (panel.total.sum[lane + i] < kEmptySum || sink > natural);
+      *reference++ = is_top ? sinks.own[i] : sinks.shifts[i] + static_cast<double>(score) * w.unit();
     }
   }
 }

@@ -24,6 +24,10 @@ template <class Real, class Element>
 [[gnu::always_inline]] inline Real addend(Element x) {
   if constexpr (__is_same(Element, Bool)) {
     return x.byte != 0 ? Real{0} : -static_cast<Real>(__builtin_inf());
+  } else if constexpr (sizeof(Element) > sizeof(Real)) {
+    // A finite number stays one.
+    const double lowest = -__FLT_MAX__, highest = __FLT_MAX__, infinite = __builtin_inf();
+    return static_cast<Real>(x < lowest && x > -infinite ? lowest : x > highest && x < infinite ? highest : x);
   } else {
     return static_cast<Real>(widen(x));
   }

@@ -55,13 +55,15 @@ template <class Products>
     S::store(rises + S::kLanes, rise.eager);
   }
   raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes,
-                        alibi ? rises : nullptr);
+                        kLeastWeight<float, true>, alibi ? rises : nullptr);
   const auto moved = S::sub(before, S::load(args.state->reference + lane));
   const auto factor = S::select(fresh, S::set1(1), exp2<S>(S::mul(moved, S::set1(args.scale.scale2))));
+  const auto least = S::div(S::set1(kLeastWeight<float, true>), factor);  // see raise_reference
+  const auto times = [&](S::Vec x) { return S::mul(S::select(S::greater(least, x), S::zero(), x), factor); };
   for (std::int64_t key = args.begin; key < begin; key += 2) {
     float* p = args.weights + key / 2 * lanes + lane;
     const auto [even, odd] = Products::split(S::load(p));
-    S::store(p, Products::pair(S::mul(even, factor), S::mul(odd, factor)));
+    S::store(p, Products::pair(times(even), times(odd)));
   }
 }
 
@@ -111,7 +113,7 @@ template <class Products>
   const Vec scale2 = S::set1(args.scale.scale2), reference = S::load(args.state->reference + lane);
   Vec sum = S::load(args.state->sum + lane);
   float* weights = args.weights + begin / 2 * lanes + lane;
-  const auto weight = [&](Vec x) { return exp2<S, PairExp2Coefficients>(S::mul(S::sub(x, reference), scale2)); };
+  const auto weight = [&](Vec x) { return exp2<S, PairExp2Coefficients>(S::mul(S::sub(x, reference), scale2), kLeastExponent<float, true>); };
   const auto store = [&](int i, Vec even, Vec odd) {
     sum = S::add(S::add(sum, even), odd);
     S::store(weights + i / 2 * lanes, Products::pair(even, odd));

@@ -144,8 +144,7 @@ template <class S>
   const auto passed = S::fraction(S::div(at, step));  // exact, for steps are powers of two
   const auto left = S::mul(S::sub(S::set1(1), passed), step), away = S::sub(S::load(panel.positions + lane), at);
   const auto rise = S::mul(S::load(panel.slopes + lane), S::select(S::greater(left, away), away, left));
-  const auto most = S::set1(static_cast<Real>(kMostAhead / 1.4426950408889634074));
-  const auto ahead = S::max(S::select(S::greater(rise, most), most, rise), S::zero());
+  const auto ahead = whole_powers<S>(S::max(rise, S::zero()));
   return {ahead, S::select(S::greater(passed, S::zero()), S::zero(), ahead)};
 }
 

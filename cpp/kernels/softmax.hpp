@@ -2,13 +2,13 @@
 // scale2 = scale * log2(e), not negative (the sign of the scale is in the packed queries, see SplitScale).
 //
 // The reference is a product, not a score: the difference of products near each other is exact however large they are,
-// the largest one gets weight 1 exactly, and equal keys get equal weights.
+// the largest one gets weight 1 exactly (unless the reference went ahead of it), and equal keys get equal weights.
 //
 // The reference of a lane starts at 0 with bound -inf ("fresh": no key seen). Keys are judged in groups of
 // kKeysPerGroup on the absolute grid; a lane whose largest product in a group passes its bound moves its reference
 // there, alone: no lane's bits depend on its neighbours. Then the bound lies 2^kRaiseBeyond in weight above it, so that
-// the reference moves seldom. Where scores are known to rise with the keys (ALiBi) it moves further, by up to
-// 2^kMostAhead in weight. Lanes that see nothing stay fresh, with sum 0.
+// the reference moves seldom. Where scores are known to rise with the keys (ALiBi), or may do so (masks), it moves
+// further, by up to 2^kMostAhead in weight. Lanes that see nothing stay fresh, with sum 0.
 // NaN: a comparison with NaN never raises; the NaN goes on through exp2 into the sum and the context.
 #pragma once
 
@@ -82,26 +82,44 @@ struct Softmax {
 template <class Real>
 inline constexpr Real kLeastNormal = sizeof(Real) == 4 ? static_cast<Real>(0x1p-126) : static_cast<Real>(0x1p-1022);
 
-// Shaped scores may lie far below the largest one, many of them, and their weights times values must not come near the
-// subnormal numbers, with which the CPU is slow: below 2^kLeastShaped such a weight is 0.
-template <class Real>
-inline constexpr int kLeastShaped = sizeof(Real) == 4 ? -112 : -1008;
+// Weights below 2^kLeastWeight are 0. Shaped scores may lie far below the largest one, many of them, and their weights
+// times values must not come near the subnormal numbers, with which the CPU is slow.
+template <class Real, bool kShaped>
+inline constexpr Real kLeastExponent = sizeof(Real) == 4 ? (kShaped ? -112 : -126) : (kShaped ? -1008 : -1022);
+template <class Real, bool kShaped>
+inline constexpr Real kLeastWeight = static_cast<Real>(sizeof(Real) == 4 ? (kShaped ? 0x1p-112 : 0x1p-126) : (kShaped ? 0x1p-1008 : 0x1p-1022));
 
 template <class S>
 inline typename S::Mask is_fresh(typename S::Vec bound) {
   return S::not_less(S::set1(-static_cast<typename S::Real>(__builtin_inf())), bound);
 }
 
+// A rise of scores -> how far a reference goes ahead of it: at most kMostAhead, and whole powers of two in weight, so that
+// a weight that would have been 1 has few bits.
+template <class S>
+inline typename S::Vec whole_powers(typename S::Vec rise) {
+  using Real = typename S::Real;
+  const auto most = S::set1(static_cast<Real>(kMostAhead));
+  const auto powers = S::mul(rise, S::set1(static_cast<Real>(1.4426950408889634074)));
+  const auto capped = S::select(S::greater(powers, most), most, powers);
+  return S::mul(S::sub(capped, S::fraction(capped)), S::set1(static_cast<Real>(0.69314718055994530942)));
+}
+
 // The slow path: moves the reference of the lanes (of kVecs vectors from `lane` on) whose largest product passed the
 // bound, and rescales what they have summed: the sum, the context, and the `rows` rows of weights of this block.
-// With rises (kVecs pairs of vectors, see Rise) the second of a pair is added to the product before it is compared, the
-// first gives how far beyond it the reference goes; or null.
+// What is left of a weight below `least` is 0, as in exp2. With rises (kVecs pairs of vectors, see Rise) the second of a
+// pair is added to the product before it is compared, the first gives how far beyond it the reference goes; or null.
 template <class S, int kVecs>
 [[gnu::noinline]] void raise_reference(const Softmax<typename S::Real>& state,
                                        const SoftmaxScale<typename S::Real>& scale, const typename S::Real* largest,
                                        int lane, typename S::Real* weights, std::int64_t rows, std::int64_t value_dim,
-                                       int lane_stride, const typename S::Real* rises = nullptr) {
-  const double least = sizeof(typename S::Real) == 4 ? (rises != nullptr ? 0x1p-112 : 0x1p-126) : rises != nullptr ? 0x1p-1008 : 0x1p-1022;
+                                       int lane_stride, typename S::Real least, const typename S::Real* rises = nullptr) {
+  // What would become smaller than `least` (a context: than a normal number) becomes 0 without being multiplied: the CPU
+  // is slow with subnormal numbers.
+  const auto times = [&](typename S::Vec x, typename S::Vec factor, typename S::Vec least_times) {
+    const auto size = S::max(x, S::sub(S::zero(), x));
+    return S::mul(S::select(S::greater(least_times, size), S::zero(), x), factor);
+  };
   for (int j = 0; j < kVecs; ++j) {
     const int at = lane + j * S::kLanes;
     const auto product = S::load(largest + j * S::kLanes);
@@ -110,26 +128,27 @@ template <class S, int kVecs>
     const auto* rise = rises + 2 * j * S::kLanes;
     const auto raised = S::greater(rises != nullptr ? S::add(product, S::load(rise + S::kLanes)) : product, bound);
     if (!S::any(raised)) continue;
-    const auto further = rises != nullptr ? S::add(product, S::load(rise)) : product;
+    auto further = rises != nullptr ? S::add(product, S::load(rise)) : product;
+    if (rises == nullptr && least > kLeastNormal<typename S::Real>) {
+      // Shaped scores that rose so far may go on: as much further as they rose, at most kMostAhead in weight.
+      const auto ahead = whole_powers<S>(S::sub(product, reference));
+      further = S::select(is_fresh<S>(bound), product, S::add(product, ahead));
+    }
     const auto moved = S::select(raised, further, reference);
     const auto factor =
         S::select(is_fresh<S>(bound), S::set1(1), exp2<S>(S::mul(S::sub(reference, moved), S::set1(scale.scale2))));
     S::store(state.reference + at, moved);
     S::store(state.bound + at, S::select(raised, S::add(moved, S::set1(scale.headroom)), bound));
     S::store(state.sum + at, S::mul(S::load(state.sum + at), factor));
-    if (state.started) {
-      for (std::int64_t d = 0; d < value_dim; ++d) {
-        auto* p = state.context + d * lane_stride + at;
-        // 0 for what is no normal number any more: as a part of the next sums it would slow them down.
-        const auto context = S::mul(S::load(p), factor);
-        const auto size = S::max(context, S::sub(S::zero(), context));
-        S::store(p, S::select(S::greater(S::set1(kLeastNormal<typename S::Real>), size), S::zero(), context));
-      }
+    const auto least_context = S::div(S::set1(kLeastNormal<typename S::Real>), factor);
+    for (std::int64_t d = 0; d < (state.started ? value_dim : 0); ++d) {
+      auto* p = state.context + d * lane_stride + at;
+      S::store(p, times(S::load(p), factor, least_context));
     }
+    const auto least_weight = S::div(S::set1(least), factor);
     for (std::int64_t row = 0; row < rows; ++row) {
       auto* p = weights + row * lane_stride + at;
-      const auto weight = S::mul(S::load(p), factor);  // 0 for what is too small, as in exp2
-      S::store(p, S::select(S::greater(S::set1(static_cast<typename S::Real>(least)), weight), S::zero(), weight));
+      S::store(p, times(S::load(p), factor, least_weight));
     }
   }
 }

@@ -49,7 +49,7 @@ struct BaselineVec {
     return found != 0;
   }
   static Vec select(Mask m, Vec a, Vec b) {
-    return reinterpret_cast<Vec>((m & reinterpret_cast<Mask>(a)) | (~m & reinterpret_cast<Mask>(b)));
+    return m ? a : b;
   }
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }  // b where either is NaN, as on x86
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }

@@ -95,16 +95,18 @@ def merge_partials(
     highest = np.max([np.asarray(lse, np.float64) for lse in sums], axis=0)
     reference = np.where(highest == -np.inf, 0.0, highest)  # an empty row is one of weights 0
     total = np.zeros(wanted)
-    context = np.zeros(contexts[0].shape)
-    with np.errstate(invalid="ignore"):
+    context = np.full(contexts[0].shape, -0.0)  # x + -0 is x, whatever the sign of a zero
+    with np.errstate(invalid="ignore", over="ignore"):
         for out, lse in zip(contexts, sums, strict=True):
             weight = np.exp(lse - reference)
             total += weight
             shares = _beside_contexts(weight, layout)
-            context += np.where(shares == 0, 0.0, shares * out.astype(np.float64))
-        divisor = _beside_contexts(np.where(total == 0, 1.0, total), layout)
+            empty = _beside_contexts(lse == -np.inf, layout)
+            context += np.where(empty, -0.0, shares * out.astype(np.float64))
+        sums_of_rows = _beside_contexts(total, layout)
         result = empty_result(context.shape, contexts[0].dtype)
-        result[...] = context / divisor
+        # The same row without a part stays as it is; one without any part is 0.
+        result[...] = np.where(sums_of_rows == 0, 0.0, context / np.where(sums_of_rows == 0, 1.0, sums_of_rows))
     with np.errstate(divide="ignore"):
         return result, (reference + np.log(total)).astype(sums[0].dtype)
 

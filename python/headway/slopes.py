@@ -8,6 +8,8 @@ from .arrays import Array
 
 __all__ = ["alibi_slopes"]
 
+_MOST_HEADS = 2**20
+
 
 def alibi_slopes(num_heads: int) -> Array:
     """One slope for each head, for `alibi_slopes` of :func:`headway.attention`.
@@ -31,7 +33,7 @@ def alibi_slopes(num_heads: int) -> Array:
     TypeError
         If `num_heads` is no int.
     ValueError
-        If `num_heads` is below 1.
+        If `num_heads` is below 1 or above 2**20.
 
     Notes
     -----
@@ -57,9 +59,9 @@ def alibi_slopes(num_heads: int) -> Array:
             f"num_heads: expected an int, got {num_heads!r} ({type(num_heads).__name__}); "
             "pass the number of query heads"
         ) from None
-    if count < 1:
+    if not 1 <= count <= _MOST_HEADS:
         raise ValueError(
-            f"num_heads: expected at least 1, got {count}; pass the number of query heads"
+            f"num_heads: expected 1 to {_MOST_HEADS}, got {count}; pass the number of query heads"
         )
     power = 1 << (count.bit_length() - 1)  # the largest power of two that is not above the count
     below = np.arange(1, power + 1) * (8 / power)
