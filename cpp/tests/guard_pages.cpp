@@ -1,16 +1,14 @@
 // Runs every kernel on buffers that end right before an unreadable page, and on buffers that begin right after one:
 // a single byte read or written outside ends the process. The results are compared with plain loops in double.
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <string>
-#include <vector>
 
 #include "../core/attention.hpp"
 #include "../core/dispatch.hpp"
 #include "../core/parallel.hpp"
 #include "guarded.hpp"
+#include "plain_loops.hpp"
 
 namespace {
 
@@ -19,51 +17,6 @@ using namespace headway;
 struct Shape {
   std::int64_t heads, kv_heads, queries, keys, head_dim, value_dim;
 };
-
-// Largest difference from plain loops.
-double difference(const Shape& s, ElementKind kind, bool causal, const char* q, const char* k, const char* v,
-                  const char* out, const char* lse) {
-  double worst = 0;
-  const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
-  std::vector<double> weights(static_cast<std::size_t>(s.keys));
-  for (std::int64_t row = 0; row < s.heads * s.queries; ++row) {
-    const std::int64_t head = row / s.queries, token = row % s.queries;
-    const std::int64_t kv = head / (s.heads / s.kv_heads);
-    const std::int64_t seen =
-        causal ? std::clamp<std::int64_t>(s.keys - s.queries + token + 1, 0, s.keys) : s.keys;
-    double top = -std::numeric_limits<double>::infinity(), sum = 0;
-    for (std::int64_t j = 0; j < seen; ++j) {
-      double score = 0;
-      for (std::int64_t d = 0; d < s.head_dim; ++d) {
-        score += read(q, kind, row * s.head_dim + d) * read(k, kind, (kv * s.keys + j) * s.head_dim + d);
-      }
-      weights[static_cast<std::size_t>(j)] = score * scale;
-      top = std::max(top, score * scale);
-    }
-    for (std::int64_t j = 0; j < seen; ++j) {
-      auto& weight = weights[static_cast<std::size_t>(j)];
-      weight = std::exp(weight - top);
-      sum += weight;
-    }
-    const ElementKind wide = kind == ElementKind::kFloat64 ? kind : ElementKind::kFloat32;
-    const double got_lse = read(lse, wide, row);
-    if (seen == 0) {
-      if (got_lse != -std::numeric_limits<double>::infinity()) return std::numeric_limits<double>::infinity();
-    } else {
-      worst = std::max(worst, std::abs(got_lse - top - std::log(sum)));
-    }
-    for (std::int64_t d = 0; d < s.value_dim; ++d) {
-      double context = 0;
-      for (std::int64_t j = 0; j < seen; ++j) {
-        context += weights[static_cast<std::size_t>(j)] * read(v, kind, (kv * s.keys + j) * s.value_dim + d);
-      }
-      context = seen == 0 ? 0 : context / sum;
-      const double error = std::abs(read(out, kind, row * s.value_dim + d) - context);
-      worst = error <= worst ? worst : error;  // NaN counts
-    }
-  }
-  return worst;
-}
 
 bool run(const Shape& s, ElementKind kind, bool causal, bool at_end) {
   const std::size_t size = element_size(kind), wide = kind == ElementKind::kFloat64 ? 8 : 4;
@@ -96,7 +49,7 @@ bool run(const Shape& s, ElementKind kind, bool causal, bool at_end) {
   p.right = causal ? 0 : kNoLimit;
   const auto never = [] { return false; };
   attention(p, never);
-  const double error = difference(s, kind, causal, q.data(), k.data(), v.data(), out.data(), lse.data());
+  const double error = context_error(p);
   p.out = {weights.data(), 0, s.queries * s.keys, s.keys};
   attention_scores(p, ScoreStage::kWeights, never);
   p.out.data = scores.data();
@@ -123,6 +76,7 @@ int main() {
     for (const auto kind : {ElementKind::kFloat32, ElementKind::kFloat64, ElementKind::kFloat16, ElementKind::kBFloat16}) {
       for (const bool at_end : {true, false}) {
         run_projections(kind, at_end, tally);
+        run_options(kind, at_end, tally);
         for (const bool causal : {true, false}) {
           // Every width with a few lengths, every length with a few widths, then what crosses blocks and spans.
           for (const auto width : widths) {

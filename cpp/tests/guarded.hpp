@@ -86,4 +86,7 @@ struct Tally {
 // Every size of the projection with this kind, memory against its end or its beginning, with the ISA in use.
 void run_projections(ElementKind kind, bool at_end, Tally& tally);
 
+// Every option of the attention, likewise.
+void run_options(ElementKind kind, bool at_end, Tally& tally);
+
 }  // namespace headway
