@@ -125,7 +125,8 @@ def attention(
         A query sees the keys from ``p - left`` to ``p + right`` only; -1 is no limit. An int W is
         (W - 1, 0) where causal: W keys, its own included; else (W - 1, -1).
     softcap : float, optional
-        Makes a score ``softcap * tanh(score / softcap)``. 0 is none, like None.
+        Makes a score ``softcap * tanh(score / softcap)``. Finite and not negative; 0 is none, like
+        None.
     alibi_slopes : (H,) or (B, H) real numbers, optional
         Adds ``-slope * abs(p - j)`` to the score of key j; :func:`alibi_slopes` makes the usual
         ones. Finite.
@@ -176,8 +177,13 @@ def attention(
     Sums are kept in float32 (float64 for float64 input), in which masks, slopes and sinks are read,
     too, and rounded once, to the dtype of q. The instruction sets "avx512bf16" and "amx" multiply
     bfloat16 numbers in pairs: they round the weights to bfloat16 before the second product, not
-    their sum, and take subnormal numbers, in the input or on the way, for 0. The bits of a row do
-    not depend on the number of threads, on the batch, or on strides.
+    their sum, and take subnormal numbers, in the input or on the way, for 0.
+
+    Weights below about ``2**-126`` of the largest one of their row count as 0 (``2**-1022`` for
+    float64 input). With a soft cap, ALiBi or a mask of numbers those below about ``2**-64``
+    (``2**-960``) may.
+
+    The bits of a row do not depend on the number of threads, on the batch, or on strides.
 
     Anything with ``__dlpack__`` or ``__array__`` is accepted as input, lists are not. Inputs are
     read without a copy where the last axis is contiguous, the other strides are whole multiples of

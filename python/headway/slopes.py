@@ -16,7 +16,7 @@ def alibi_slopes(num_heads: int) -> Array:
 
     For a power of two, head h of n has the slope ``2 ** (-8 * (h + 1) / n)``. For any other n, the
     first heads have the slopes of the next power of two below, and the others have every second
-    slope of the power of two above, from its first on: those lie between the slopes of the first.
+    slope of the power of two above, from its first on: those are none of the slopes of the first.
 
     Parameters
     ----------
