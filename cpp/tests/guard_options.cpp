@@ -21,6 +21,7 @@ struct Case {
   std::int64_t left = kNoLimit, right = 0, ahead = 0;  // ahead: from aligned ends to where query 0 stands
   double softcap = 0;
   bool slopes = false, sinks = false, lengths = false, packed = false;
+  bool apart = false;  // rows of k and v 16 KiB apart, which the kernels copy
   MaskAxes mask = MaskAxes::kNone;
   MaskKind mask_kind = MaskKind::kBool;
 };
@@ -75,13 +76,16 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
   const std::int64_t k_tokens = c.packed ? key_begins.back() : c.batch * c.keys;
   const auto bytes = [](std::int64_t count, std::size_t each) { return static_cast<std::size_t>(count) * each; };
   const std::int64_t rows = c.heads * q_tokens, k_rows = c.kv_heads * k_tokens;
-  const Guarded q(bytes(rows * c.head_dim, size), at_end), k(bytes(k_rows * c.head_dim, size), at_end);
-  const Guarded v(bytes(k_rows * c.value_dim, size), at_end), out(bytes(rows * c.value_dim, size), at_end);
+  const auto far = static_cast<std::int64_t>(16384 / size);
+  const std::int64_t k_step = c.apart ? far : c.head_dim, v_step = c.apart ? far : c.value_dim;
+  const std::int64_t k_count = (k_rows - 1) * k_step + c.head_dim, v_count = (k_rows - 1) * v_step + c.value_dim;
+  const Guarded q(bytes(rows * c.head_dim, size), at_end), k(bytes(k_count, size), at_end), v(bytes(v_count, size), at_end);
+  const Guarded out(bytes(rows * c.value_dim, size), at_end);
   const Guarded lse(bytes(rows, wide), at_end), weights(bytes(rows * c.keys, size), at_end);
   const Guarded scores(bytes(rows * c.keys, wide), at_end);
   fill(q.data(), kind, rows * c.head_dim, 1);
-  fill(k.data(), kind, k_rows * c.head_dim, 2);
-  fill(v.data(), kind, k_rows * c.value_dim, 3);
+  fill(k.data(), kind, k_count, 2);
+  fill(v.data(), kind, v_count, 3);
 
   AttentionProblem p{};
   p.kind = kind;
@@ -92,14 +96,14 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
   p.num_keys = c.keys;
   p.head_dim = c.head_dim;
   p.value_dim = c.value_dim;
-  // (batch, heads, tokens, width), or packed (tokens, heads, width).
-  const auto view = [&](const Guarded& memory, std::int64_t heads, std::int64_t tokens, std::int64_t width) {
-    return c.packed ? TensorView{memory.data(), 0, width, heads * width}
-                    : TensorView{memory.data(), heads * tokens * width, tokens * width, width};
+  // (batch, heads, tokens, width), or packed (tokens, heads, width), rows `step` apart.
+  const auto view = [&](const Guarded& memory, std::int64_t heads, std::int64_t tokens, std::int64_t step) {
+    return c.packed ? TensorView{memory.data(), 0, step, heads * step}
+                    : TensorView{memory.data(), heads * tokens * step, tokens * step, step};
   };
   p.q = view(q, c.heads, c.queries, c.head_dim);
-  p.k = view(k, c.kv_heads, c.keys, c.head_dim);
-  p.v = view(v, c.kv_heads, c.keys, c.value_dim);
+  p.k = view(k, c.kv_heads, c.keys, k_step);
+  p.v = view(v, c.kv_heads, c.keys, v_step);
   p.out = view(out, c.heads, c.queries, c.value_dim);
   p.lse = view(lse, c.heads, c.queries, 1);
   p.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
@@ -124,11 +128,11 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
     const Entry entry = entry_of(p, b);
     positions.push_back(entry.num_keys - entry.num_queries + c.ahead);
     if (!c.lengths) continue;
-    for (std::int64_t row = 0; row < c.kv_heads * c.keys; ++row) {  // what does not count is not read as a number
+    for (std::int64_t row = 0; row < c.kv_heads * c.keys; ++row) {  // NaN in what does not count
       if (row % c.keys < entry.num_keys) continue;
       const std::int64_t at = b * c.kv_heads * c.keys + row;
-      for (std::int64_t d = 0; d < c.head_dim; ++d) write(k.data(), kind, at * c.head_dim + d, kInfinity - kInfinity);
-      for (std::int64_t d = 0; d < c.value_dim; ++d) write(v.data(), kind, at * c.value_dim + d, kInfinity - kInfinity);
+      for (std::int64_t d = 0; d < c.head_dim; ++d) write(k.data(), kind, at * k_step + d, kInfinity - kInfinity);
+      for (std::int64_t d = 0; d < c.value_dim; ++d) write(v.data(), kind, at * v_step + d, kInfinity - kInfinity);
     }
   }
   p.positions = positions.data();
@@ -153,11 +157,12 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
     score_error = matrix_error(p, wide_kind, false);
   }
   if (error <= tolerance(kind) && weight_error <= tolerance(kind) && score_error <= tolerance(wide_kind)) return true;
+  const auto number = [](auto n) { return static_cast<int>(n); };
   std::printf("FAILED options %s kind %d queries %d keys %d left %g right %g ahead %d cap %g slopes %d sinks %d lengths %d "
-              "packed %d mask %d of kind %d: errors %g, weights %g, scores %g\n", kernels().name, static_cast<int>(kind),
-              static_cast<int>(c.queries), static_cast<int>(c.keys), static_cast<double>(c.left),
-              static_cast<double>(c.right), static_cast<int>(c.ahead), c.softcap, c.slopes, c.sinks, c.lengths, c.packed, static_cast<int>(c.mask),
-              static_cast<int>(c.mask_kind), error, weight_error, score_error);
+              "packed %d apart %d mask %d of kind %d: errors %g, weights %g, scores %g\n", kernels().name, number(kind),
+              number(c.queries), number(c.keys), static_cast<double>(c.left), static_cast<double>(c.right),
+              number(c.ahead), c.softcap, c.slopes, c.sinks, c.lengths, c.packed, c.apart, number(c.mask),
+              number(c.mask_kind), error, weight_error, score_error);
   return false;
 }
 
@@ -195,6 +200,10 @@ void run_options(ElementKind kind, bool at_end, Tally& tally) {
     with([&](Case& c) { c.softcap = 2; });
     with([&](Case& c) { c.sinks = true; });
     with([&](Case& c) { c.lengths = true, c.batch = 3; });
+    if (keys < 200) {
+      with([&](Case& c) { c.apart = true; });
+      with([&](Case& c) { c.apart = true, c.left = 20, c.mask = MaskAxes::kAll, c.value_dim = 18; });
+    }
     for (const std::int64_t right : {std::int64_t{0}, kNoLimit}) {
       for (const std::int64_t ahead : {0, -4, 30}) with([&](Case& c) { c.slopes = true, c.right = right, c.ahead = ahead; });
     }
