@@ -67,7 +67,8 @@ def lse_dtype(name: str) -> np.dtype[Any]:
 def error(got: Array, expected: Array) -> float:
     """Return max |got - expected| over the finite values, relative to max |expected|.
 
-    float16 has 2^-14 for its least scale: smaller numbers are multiples of 2^-24 there. Infinite when the shapes differ, or when NaN, inf or -inf stand at other places.
+    float16 has 2^-14 for its least scale: smaller numbers are multiples of 2^-24 there. Infinite
+    when the shapes differ, or when NaN, inf or -inf stand at other places.
     """
     if got.shape != expected.shape:
         return np.inf
