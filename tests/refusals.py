@@ -11,7 +11,19 @@ import numpy as np
 import pytest
 from helpers import Array
 
+import headway
+
 Call = Callable[..., Any]
+
+#: What takes the options of a call on unpacked arrays.
+FUNCTIONS: dict[str, Call] = {
+    "attention": headway.attention,
+    "attention_weights": headway.attention_weights,
+    "attention_scores": headway.attention_scores,
+    "reference.attention": headway.reference.attention,
+    "reference.attention_weights": headway.reference.attention_weights,
+    "reference.attention_scores": headway.reference.attention_scores,
+}
 
 
 def zeros(*shape: int, dtype: Any = np.float32) -> Array:

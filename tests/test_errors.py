@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from refusals import Refusal, assert_refused, cases, good, wrong_kind, wrong_value, zeros
-
-import headway
+from refusals import FUNCTIONS, Refusal, assert_refused, cases, good, wrong_kind, wrong_value, zeros
 
 F32 = np.float32
 
@@ -123,8 +120,8 @@ REFUSALS: dict[str, Refusal] = {
     "layout None": wrong_kind("layout", None, '"BHTD" or "BTHD"', "NoneType", NAMES_FIX),
     "stage name": wrong_value("stage", "raw", '"scaled", "capped" or "masked"', "'raw'", NAMES_FIX),
     "stage number": wrong_kind("stage", 1, '"scaled", "capped" or "masked"', "int", NAMES_FIX),
-    "scale bool": wrong_kind("scale", True, "a real number", "bool", "float(scale)"),
-    "scale text": wrong_kind("scale", "1", "a real number", "str", "float(scale)"),
+    "scale bool": wrong_kind("scale", True, "a real number or None", "True (bool)", "float(scale)"),
+    "scale text": wrong_kind("scale", "1", "a real number or None", "'1' (str)", "float(scale)"),
     "scale complex": wrong_kind("scale", 1j, "a real number", "complex", "float(scale)"),
     "scale array": wrong_kind("scale", zeros(2), "a real number", "ndarray", "float(scale)"),
     "scale NaN": wrong_value("scale", np.nan, "a finite number", "nan", "pass None"),
@@ -203,15 +200,6 @@ REFUSALS: dict[str, Refusal] = {
         "a place in memory for each element", "overlap (strides (480, 120, 20, 4))", NEW_OUT,
     ),
 }  # fmt: skip
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "attention": headway.attention,
-    "attention_weights": headway.attention_weights,
-    "attention_scores": headway.attention_scores,
-    "reference.attention": headway.reference.attention,
-    "reference.attention_weights": headway.reference.attention_weights,
-    "reference.attention_scores": headway.reference.attention_scores,
-}
 
 
 @pytest.mark.parametrize(("function", "refusal"), cases(FUNCTIONS, REFUSALS))

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from refusals import Refusal, assert_refused, cases, good, wrong_kind, wrong_value, zeros
-
-import headway
+from refusals import FUNCTIONS, Refusal, assert_refused, cases, good, wrong_kind, wrong_value, zeros
 
 SCORES = (2, 4, 5, 7)
 MASK = "bool, float32, float64, float16 or bfloat16"
@@ -99,9 +95,9 @@ REFUSALS: dict[str, Refusal] = {
     "window 2-D": wrong_kind("window", zeros(1, 2, dtype=int), WINDOW, "ndarray", WINDOW_FIX),
     "window NumPy floats": wrong_kind("window", np.ones(2), WINDOW, "ndarray", WINDOW_FIX),
     # Soft cap
-    "softcap bool": wrong_kind("softcap", True, "a number or None", "True (bool)", "float("),
-    "softcap text": wrong_kind("softcap", "5", "a number or None", "'5' (str)", "float(softcap)"),
-    "softcap array": wrong_kind("softcap", zeros(1), "a number or None", "ndarray", "float("),
+    "softcap bool": wrong_kind("softcap", True, "a real number or None", "True (bool)", "float("),
+    "softcap text": wrong_kind("softcap", "5", "a real number or None", "'5' (str)", "float("),
+    "softcap array": wrong_kind("softcap", zeros(1), "a real number or None", "ndarray", "float("),
     "softcap negative": wrong_value("softcap", -1.0, "0 or more", "-1.0", "pass None"),
     "softcap NaN": wrong_value("softcap", np.nan, "a finite number", "nan", "pass None"),
     "softcap inf": wrong_value("softcap", np.inf, "a finite number", "inf", "pass None"),
@@ -173,15 +169,6 @@ REFUSALS: dict[str, Refusal] = {
         sinks=SHARED_HEADS[1, :, 4, 5],
     ),
 }  # fmt: skip
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "attention": headway.attention,
-    "attention_weights": headway.attention_weights,
-    "attention_scores": headway.attention_scores,
-    "reference.attention": headway.reference.attention,
-    "reference.attention_weights": headway.reference.attention_weights,
-    "reference.attention_scores": headway.reference.attention_scores,
-}
 
 
 @pytest.mark.parametrize(("function", "refusal"), cases(FUNCTIONS, REFUSALS))

@@ -165,17 +165,22 @@ def check_stage(stage: Any) -> None:
     _check_name("stage", stage, ("scaled", "capped", "masked"))
 
 
-def check_scale(scale: Any) -> float:
-    """``scale`` as a float: any finite real number."""
-    if isinstance(scale, (bool, np.bool_)) or not isinstance(scale, numbers.Real):
+def real_number(name: str, value: Any) -> float:
+    """``value`` as a float, infinite where it is too large for one."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(
-            f"scale: expected a real number or None, got {type(scale).__name__}; "
-            "convert with float(scale)"
+            f"{name}: expected a real number or None, got {value!r} ({type(value).__name__}); "
+            f"convert with float({name})"
         )
     try:
-        factor = float(scale)
+        return float(value)
     except OverflowError:
-        factor = math.inf
+        return math.inf
+
+
+def check_scale(scale: Any) -> float:
+    """``scale`` as a float: any finite real number."""
+    factor = real_number("scale", scale)
     if not math.isfinite(factor):
         raise ValueError(
             f"scale: expected a finite number, got {factor}; pass None for 1/sqrt(head_dim)"

@@ -5,7 +5,6 @@ mask; then hiding (causal, window, lengths, bool mask, ``-inf``); then the softm
 """
 
 import math
-import numbers
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .arrays import Array, as_array, elementwise_readable, kind_of
+from .checks import real_number
 
 FAR = 2**62
 """A distance that no window ends at."""
@@ -147,15 +147,7 @@ def check_softcap(softcap: Any) -> float:
     """The cap as a float, 0 where there is none."""
     if softcap is None:
         return 0.0
-    if isinstance(softcap, (bool, np.bool_)) or not isinstance(softcap, numbers.Real):
-        raise TypeError(
-            f"softcap: expected a number or None, got {softcap!r} ({type(softcap).__name__}); "
-            "convert with float(softcap)"
-        )
-    try:
-        cap = float(softcap)
-    except OverflowError:
-        cap = math.inf
+    cap = real_number("softcap", softcap)
     if not (math.isfinite(cap) and cap >= 0):
         raise ValueError(
             f"softcap: expected a finite number, 0 or more, got {cap}; pass None for no cap"
