@@ -198,6 +198,29 @@ def clean_environment(env: Mapping[str, str | None] | None = None) -> dict[str, 
     return changed
 
 
+def probe(queries: int, keys: int, dtype: str, **options: Any) -> tuple[Array, Array]:
+    """Return the mean of the visible key numbers and exp(lse), the number of them, per query."""
+    q = np.zeros((1, 1, queries, 4), dtype_of(dtype))
+    k = np.zeros((1, 1, keys, 4), dtype_of(dtype))
+    v = np.arange(keys).astype(dtype_of(dtype)).reshape(1, 1, keys, 1)
+    out, lse = attend(q, k, v, **options)
+    assert_same_bits(headway.attention(q, k, v, **options), out, "without the lse")
+    return out[0, 0, :, 0].astype(np.float64), np.exp(lse[0, 0])
+
+
+class LendsByDLPack:
+    """An array of another library, with DLPack alone."""
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.x.__dlpack_device__()
+
+
 def in_threads(tasks: list[Callable[[], None]]) -> None:
     """Run every task in a thread of its own, all at once; raise the first failure."""
     failures: list[BaseException] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from helpers import (
@@ -11,12 +9,12 @@ from helpers import (
     FULL,
     LSE_TOLERANCE,
     TOLERANCE,
-    Array,
     assert_close,
     assert_same_bits,
     attend,
     dtype_of,
     make_qkv,
+    probe,
 )
 
 import headway
@@ -28,16 +26,6 @@ PROBES: list[tuple[int, int, list[float], list[int], list[float], list[int]]] = 
     (3, 3, [0, 0.5, 1], [1, 2, 3], [0, 0.5, 1], [1, 2, 3]),
     (5, 2, [0, 0, 0, 0, 0.5], [0, 0, 0, 1, 2], [0, 0.5, 0.5, 0.5, 0.5], [1, 2, 2, 2, 2]),
 ]
-
-
-def probe(queries: int, keys: int, dtype: str, **options: Any) -> tuple[Array, Array]:
-    """Return the mean of the visible key numbers and exp(lse), the number of them, per query."""
-    q = np.zeros((1, 1, queries, 4), dtype_of(dtype))
-    k = np.zeros((1, 1, keys, 4), dtype_of(dtype))
-    v = np.arange(keys).astype(dtype_of(dtype)).reshape(1, 1, keys, 1)
-    out, lse = attend(q, k, v, **options)
-    assert_same_bits(headway.attention(q, k, v, **options), out, "without the lse")
-    return out[0, 0, :, 0].astype(np.float64), np.exp(lse[0, 0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

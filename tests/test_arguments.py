@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array
+from helpers import Array, LendsByDLPack
 
 import headway
 
@@ -72,19 +72,6 @@ def test_unusual_but_right(options: dict[str, Any]) -> None:
     got = headway.attention(*arrays(), **options)
     expected = headway.reference.attention(*arrays(), **options)
     np.testing.assert_allclose(got, expected, atol=1e-12)
-
-
-class LendsByDLPack:
-    """An array of another library, with DLPack alone."""
-
-    def __init__(self, x: Array) -> None:
-        self.x = x
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.x.__dlpack_device__()
 
 
 class BecomesAnArray:

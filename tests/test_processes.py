@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
-from helpers import assert_same_bits, clean_environment, make_qkv, run_python
+from helpers import assert_same_bits, make_qkv, run_python
+from interruption import assert_interruptible
 
 import headway
 
@@ -242,24 +239,4 @@ print(json.dumps(headway.attention(q, k, v).tobytes() == expected.tobytes()))
 def test_ctrl_c(name: str, threads: str) -> None:
     """SIGINT during a call of many seconds raises KeyboardInterrupt soon; the next call works."""
     # 2**17 tokens: 17 TFLOP, more than any core computes in the two seconds waited for here.
-    program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPT, threads, "17"],
-        env=clean_environment({"HEADWAY_ISA": name}),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert program.stdout is not None
-    try:
-        assert program.stdout.readline().strip() == "ready"
-        time.sleep(0.5)
-        program.send_signal(signal.SIGINT)
-        sent = time.perf_counter()
-        assert program.stdout.readline().strip() == "interrupted"
-        waited = time.perf_counter() - sent
-        same = json.loads(program.stdout.readline())
-        assert program.wait(30) == 0
-    finally:
-        program.kill()
-        program.stdout.close()
-    assert same
-    assert waited < 2.0, f"{waited:.2f} s"
+    assert_interruptible(INTERRUPT, threads, "17", env={"HEADWAY_ISA": name})

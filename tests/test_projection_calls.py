@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import pickle
 import re
-import signal
-import subprocess
-import sys
-import time
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import DTYPES, Array, assert_same_bits, clean_environment, dtype_of, in_threads, make
+from helpers import DTYPES, Array, assert_same_bits, dtype_of, in_threads, make
+from interruption import assert_interruptible
 
 import headway
 from headway import Projection
@@ -299,24 +295,4 @@ print(json.dumps(project(x).tobytes() == expected.tobytes()))
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_ctrl_c(threads: str) -> None:
     """SIGINT during a call of seconds raises KeyboardInterrupt soon; the next call works."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPT, threads],
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert program.stdout is not None
-    try:
-        assert program.stdout.readline().strip() == "ready"
-        time.sleep(0.5)
-        program.send_signal(signal.SIGINT)
-        sent = time.perf_counter()
-        assert program.stdout.readline().strip() == "interrupted"
-        waited = time.perf_counter() - sent
-        same = json.loads(program.stdout.readline())
-        assert program.wait(30) == 0
-    finally:
-        program.kill()
-        program.stdout.close()
-    assert same
-    assert waited < 2.0, f"{waited:.2f} s"
+    assert_interruptible(INTERRUPT, threads)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, make
+from helpers import LendsByDLPack, make
 from refusals import Refusal, assert_refused, cases, wrong_kind, wrong_value, zeros
 
 import headway
@@ -140,19 +140,6 @@ def test_what_packed_calls_do_not_take(function: str, option: str) -> None:
         FUNCTIONS[function](*packed().values(), True)
 
 
-class Lent:
-    """An array of another library, with DLPack alone."""
-
-    def __init__(self, x: Array) -> None:
-        self.x = x
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.x.__dlpack_device__()
-
-
 FORMS: dict[str, Callable[[list[int]], Any]] = {
     **{dtype: lambda cu, d=dtype: np.array(cu, d) for dtype in ("i1", "u1", "i4", "i8", "u8")},
     "swapped": lambda cu: np.array(cu, ">i4"),
@@ -161,7 +148,7 @@ FORMS: dict[str, Callable[[list[int]], Any]] = {
     "unaligned": lambda cu: np.ndarray(len(cu), "i8", b"\0" + np.array(cu, "i8").tobytes(), 1),
     "tuple": tuple,
     "NumPy ints": lambda cu: [np.int32(n) for n in cu],
-    "lent": lambda cu: Lent(np.array(cu)),
+    "lent": lambda cu: LendsByDLPack(np.array(cu)),
 }
 
 
