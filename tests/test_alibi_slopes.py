@@ -64,6 +64,8 @@ def test_each_call_gives_an_array_of_its_own() -> None:
         ([8], TypeError, "[8] (list)"),
         (0, ValueError, "0"),
         (-3, ValueError, "-3"),
+        (2**40, ValueError, "1099511627776"),
+        (2**200, ValueError, str(2**200)),
     ],
 )
 def test_refused_with_a_text_that_helps(number: Any, error: type[Exception], got: str) -> None:

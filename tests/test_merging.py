@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -162,3 +163,22 @@ def test_wrong_calls(
     with pytest.raises(error) as caught:
         headway.merge_partials(outs, lses, **more)
     assert str(caught.value).startswith(text)
+
+
+def test_what_weighs_nothing_is_still_there() -> None:
+    """Only lse -inf is an empty part: NaN of weight 0 is NaN, as in one call."""
+    out, lse = np.ones((1, 1, 2, 3)), np.zeros((1, 1, 2))
+    poisoned = np.full_like(out, np.nan)
+    assert np.isnan(headway.merge_partials([poisoned, out], [lse - 1000, lse])[0]).all()
+    nothing = np.full_like(lse, -np.inf)
+    assert_same_bits(headway.merge_partials([poisoned, out], [nothing, lse])[0], out)
+
+
+def test_one_part_keeps_its_bits_and_large_ones_make_no_warning() -> None:
+    out, lse = np.full((1, 1, 2, 3), -0.0), np.zeros((1, 1, 2))
+    nothing = (np.zeros_like(out), np.full_like(lse, -np.inf))
+    assert_same_bits(headway.merge_partials([nothing[0], out], [nothing[1], lse])[0], out)
+    assert_same_bits(headway.merge_partials([nothing[0]], [nothing[1]])[0], np.zeros_like(out))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        headway.merge_partials([np.full_like(out, 1.7e308)] * 3, [lse] * 3)

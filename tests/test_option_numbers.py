@@ -168,3 +168,46 @@ def test_slopes_over_many_keys(dtype: str, isa: str, threads: int) -> None:
     for h, more in enumerate(steps):
         assert_close(out[:, h], expected[:, h], TOLERANCE[dtype] * more, f"head {h}")
         assert_close(lse[:, h], expected_lse[:, h], LSE_TOLERANCE[dtype], f"lse of {h}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_finite_numbers_of_a_wider_mask_stay_finite(dtype: str, isa: str, threads: int) -> None:
+    """What float64 holds and the sums' type does not is read as its lowest or highest number."""
+    q, k, v = make_qkv(7, dtype, heads=(2, 1), tokens=(5, 40), head_dim=8)
+    mask = np.full((5, 40), np.finfo(np.float64).min)
+    out, _ = attend(q, k, v, mask=mask, causal=False)
+    mean = np.broadcast_to(v.astype(np.float64).mean(axis=2, keepdims=True), out.shape)
+    assert_close(out, mean, TOLERANCE[dtype], "lowest everywhere")
+    mask[...] = 0
+    mask[:, 3] = 1e300
+    out, _ = attend(q, k, v, mask=mask, causal=False)
+    assert_close(out, np.broadcast_to(v[:, :, 3:4].astype(np.float64), out.shape), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("slope", "align"), [(0.7, 10**6), (1e4, 10**6), (1e30, 2**40), (3e38, 10**6), (0.7, -2000)]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sink_keeps_its_digits_however_far_the_keys(
+    dtype: str, slope: float, align: int, isa: str, threads: int
+) -> None:
+    """Far keys weigh nothing beside a sink: context 0, and the sink itself for the lse."""
+    q, k, v = make_qkv(8, dtype, heads=(2, 1), tokens=(20, 9), head_dim=8)
+    out, lse = attend(q, k, v, alibi_slopes=[slope] * 2, sinks=[1.1, -0.3], align=align)
+    assert_same_bits(out, np.zeros_like(out))
+    np.testing.assert_array_equal(
+        lse, np.broadcast_to(np.array([[1.1], [-0.3]], lse.dtype), lse.shape)
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_key_gives_back_its_value(dtype: str, isa: str, threads: int) -> None:
+    """Its weight is 1, though with ALiBi the weights before the division are not."""
+    q, k, v = make_qkv(9, dtype, heads=(2, 2), tokens=(200, 200), head_dim=8)
+    out, _ = attend(q, k, v, alibi_slopes=[0.4, 0.03], window=1)
+    few = 4 if dtype == "float64" else 2
+    error = np.abs(out.astype(np.float64) - v.astype(np.float64)).max()
+    assert (
+        error
+        <= few * np.finfo("f8" if dtype == "float64" else "f4").eps * np.abs(v.astype("f8")).max()
+    )

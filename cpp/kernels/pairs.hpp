@@ -206,8 +206,8 @@ void finish_pairs(const AttentionTask& task, double* reference, double* sum) {
       const auto times = S::load(inverse + lane);
       float* context = panel.total.context + lane;
       for (std::int64_t d = 0; d < task.value_dim; d += 2) {  // row d / 2 <- rows d and d + 1
-        const auto even = S::mul(S::add(S::load(context + d * lanes), S::zero()), times);  // +0, see store_rows
-        const auto odd = S::mul(S::add(S::load(context + (d + 1) * lanes), S::zero()), times);
+        const auto even = S::add(S::mul(S::load(context + d * lanes), times), S::zero());  // +0, see store_rows
+        const auto odd = S::add(S::mul(S::load(context + (d + 1) * lanes), times), S::zero());
         S::store(context + d / 2 * lanes, Products::pair(even, odd));
       }
       float* words[S::kLanes] = {};

@@ -288,7 +288,7 @@ void store_rows(const AttentionTask& task, const Panel<typename S::Real>& panel,
                 std::int64_t depth, const typename S::Real* factor, std::int64_t column) {
   for_rows<S, Out>(task, panel, column, [&](int lane, Out* const(&rows)[S::kLanes], int count) {
     const auto times = S::load(factor + lane);
-    const auto scaled = [&](typename S::Vec x) { return S::mul(S::add(x, S::zero()), times); };
+    const auto scaled = [&](typename S::Vec x) { return S::add(S::mul(x, times), S::zero()); };
     store_transposed<S>(matrix + lane, panel.vecs * S::kLanes, depth, scaled, rows, count);
   });
 }

@@ -106,7 +106,9 @@ def merge_partials(
         sums_of_rows = _beside_contexts(total, layout)
         result = empty_result(context.shape, contexts[0].dtype)
         # The same row without a part stays as it is; one without any part is 0.
-        result[...] = np.where(sums_of_rows == 0, 0.0, context / np.where(sums_of_rows == 0, 1.0, sums_of_rows))
+        result[...] = np.where(
+            sums_of_rows == 0, 0.0, context / np.where(sums_of_rows == 0, 1.0, sums_of_rows)
+        )
     with np.errstate(divide="ignore"):
         return result, (reference + np.log(total)).astype(sums[0].dtype)
 
