@@ -40,6 +40,7 @@ struct Options {
   const Real* bias;  // (kKeysPerBlock, lanes): what a mask adds, or null
   std::int64_t first;
   std::int64_t begin;  // the block's first key
+  std::int64_t open, full;  // keys from `open` to `full` - 1 are hidden from no lane by its position
 };
 
 // Products acc (kRows, kWide) of keys from `key` on and lanes from `lane` on -> scores, in registers. Capping is so much
@@ -63,7 +64,7 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
       for_each([&](Vec& x, std::int64_t at, int from) { S::store(args.weights + at * kLanes + from, x); });
       cap_products<S>(options.shape, out + lane, kRows, kWide, kLanes);
       for_each([&](Vec& x, std::int64_t at, int from) { x = S::load(args.weights + at * kLanes + from); });
-    } else {
+    } else if (options.shape.alibi || options.bias == nullptr) {
       for_each([&](Vec& x, std::int64_t, int) { x = S::mul(x, S::set1(options.shape.scale)); });
     }
     const auto add = [&](auto before) __attribute__((always_inline)) {
@@ -74,11 +75,20 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
     };
     if (options.shape.alibi) args.task->right == 0 ? add(Constant<1>{}) : add(Constant<0>{});
   }
-  if (options.bias != nullptr) {
-    for_each([&](Vec& x, std::int64_t at, int from) { x = add_bias<S>(x, S::load(options.bias + at * kLanes + from)); });
+  if (!kShaped && options.bias != nullptr) {  // it only hides
+    for_each([&](Vec& x, std::int64_t at, int from) {
+      const Vec bias = S::load(options.bias + at * kLanes + from);
+      x = S::select(S::greater(S::set1(kLowest<Real>), bias), bias, x);
+    });
+  } else if (options.bias != nullptr) {
+    // scale * product + bias in one step where nothing is in between; 1 * x + bias is x + bias.
+    const bool scaled = options.shape.capped || options.shape.alibi;
+    const Vec scale = S::set1(scaled ? 1 : options.shape.scale);
+    for_each([&](Vec& x, std::int64_t at, int from) {
+      x = add_bias<S>(x, scale, S::load(options.bias + at * kLanes + from));
+    });
   }
-  const std::int64_t offset = args.block->offset + key;
-  if (sees_all<S>(panel, lane, offset, kRows) && sees_all<S>(panel, lane + (kWide - 1) * S::kLanes, offset, kRows)) return;
+  if (key >= options.open && key + kRows <= options.full) return;
   const Vec hidden = S::set1(-static_cast<Real>(__builtin_inf()));
   for_each([&](Vec& x, std::int64_t at, int from) {
     x = S::select(hides<S>(panel, nullptr, from, args.block->offset + at), hidden, x);
@@ -252,7 +262,8 @@ void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::
   const AttentionTask& task = *args.task;
   const auto* bias = mask.shown == Shown::kPart ? workspace_of<S>(task).bias : nullptr;
   const Edges<kVecs> edges = edges_of<S, kVecs>(args, mask.begin, mask.end);
-  const Options<typename S::Real> options{Shape<typename S::Real>(task, workspace_of<S>(task), ScoreStage::kWeights), bias, edges.begins[0], begin};
+  const Options<typename S::Real> options{Shape<typename S::Real>(task, workspace_of<S>(task), ScoreStage::kWeights), bias, edges.begins[0], begin,
+                                         args.panel->last_start - begin, args.panel->first_limit + 1 - begin};
   for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) {
     constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
     if (options.shape.scaled) {

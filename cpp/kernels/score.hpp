@@ -64,10 +64,10 @@ template <class S, bool kBefore = false>
   return S::fma(S::sub(S::zero(), slope), kBefore ? away : S::max(away, S::sub(S::zero(), away)), x);
 }
 
-// x + bias; -inf where that is -inf, whatever x is.
+// scale * x + bias; -inf where that is -inf, whatever x is.
 template <class S>
-[[gnu::always_inline]] inline typename S::Vec add_bias(typename S::Vec x, typename S::Vec bias) {
-  return S::select(S::greater(S::set1(kLowest<typename S::Real>), bias), bias, S::add(x, bias));
+[[gnu::always_inline]] inline typename S::Vec add_bias(typename S::Vec x, typename S::Vec scale, typename S::Vec bias) {
+  return S::select(S::greater(S::set1(kLowest<typename S::Real>), bias), bias, S::fma(x, scale, bias));
 }
 
 // (rows, vecs vectors), rows `stride` apart, capped in place.
@@ -117,7 +117,7 @@ void make_scores(const AttentionTask& task, const Panel<typename S::Real>& panel
     for_keys([&](Vec x, std::int64_t) { return S::add(x, S::load(shift)); });
   }
   if (tile.bias != nullptr) {
-    for_keys([&](Vec x, std::int64_t key) { return add_bias<S>(x, S::load(tile.bias + key * lanes + lane)); });
+    for_keys([&](Vec x, std::int64_t key) { return add_bias<S>(x, S::set1(1), S::load(tile.bias + key * lanes + lane)); });
   }
   if (sees_all<S>(panel, lane, tile.offset, tile.count)) return;
   const Vec hidden = S::set1(-static_cast<Real>(__builtin_inf()));
