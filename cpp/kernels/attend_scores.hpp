@@ -255,15 +255,21 @@ void add_not_finite(const AttentionTask& task, const Panel<typename S::Real>& pa
   }
 }
 
+// One block of keys for one panel, as far as its mask shows them.
 template <class S, int kVecs>
 void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const MaskBlock& mask,
                    std::int64_t begin) {
   constexpr int kLanes = kVecs * S::kLanes;
+  using Real = typename S::Real;
   const AttentionTask& task = *args.task;
   const auto* bias = mask.shown == Shown::kPart ? workspace_of<S>(task).bias : nullptr;
   const Edges<kVecs> edges = edges_of<S, kVecs>(args, mask.begin, mask.end);
-  const Options<typename S::Real> options{Shape<typename S::Real>(task, workspace_of<S>(task), ScoreStage::kWeights), bias, edges.begins[0], begin,
-                                         args.panel->last_start - begin, args.panel->first_limit + 1 - begin};
+  const Options<Real> options{Shape<Real>(task, workspace_of<S>(task), ScoreStage::kWeights),
+                              bias,
+                              edges.begins[0],
+                              begin,
+                              args.panel->last_start - begin,
+                              args.panel->first_limit + 1 - begin};
   for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) {
     constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
     if (options.shape.scaled) {
@@ -276,7 +282,8 @@ void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::
                           !sees_all<S>(*args.panel, kLanes - S::kLanes, block.offset, block.count);
   if (hides_some) clean_values<S>(task, block);
   const auto* values = hides_some ? block.clean : block.values;
-  add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, values, hides_some ? block.clean_stride : block.value_stride, 0);
+  const std::ptrdiff_t stride = hides_some ? block.clean_stride : block.value_stride;
+  add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, values, stride, 0);
   args.state->started = true;
   if (values == block.values) return;
   const std::int64_t end = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;

@@ -86,8 +86,9 @@ inline constexpr Real kLeastNormal = sizeof(Real) == 4 ? static_cast<Real>(0x1p-
 // times values must not come near the subnormal numbers, with which the CPU is slow.
 template <class Real, bool kShaped>
 inline constexpr Real kLeastExponent = sizeof(Real) == 4 ? (kShaped ? -112 : -126) : (kShaped ? -1008 : -1022);
-template <class Real, bool kShaped>
-inline constexpr Real kLeastWeight = static_cast<Real>(sizeof(Real) == 4 ? (kShaped ? 0x1p-112 : 0x1p-126) : (kShaped ? 0x1p-1008 : 0x1p-1022));
+template <class Real, bool kShaped>  // 2 to that power
+inline constexpr Real kLeastWeight = static_cast<Real>(sizeof(Real) == 4 ? (kShaped ? 0x1p-112 : 0x1p-126)
+                                                                         : (kShaped ? 0x1p-1008 : 0x1p-1022));
 
 template <class S>
 inline typename S::Mask is_fresh(typename S::Vec bound) {
