@@ -37,7 +37,8 @@ Edges<kVecs> edges_of(const TileArgs<typename S::Real>& args, std::int64_t from,
 template <class Real>
 struct Options {
   Shape<Real> shape;
-  const Real* bias;  // (kKeysPerBlock, lanes): what a mask adds, or null
+  const MaskBlock* mask;  // or null: it does nothing
+  const Real* bias;       // (kKeysPerBlock, lanes): what it adds; or (keys / sizeof(Real), lanes): bytes, see MaskBlock
   std::int64_t first;
   std::int64_t begin;  // the block's first key
   std::int64_t open, full;  // keys from `open` to `full` - 1 are hidden from no lane by its position
@@ -58,13 +59,14 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
     }
   };
   using Vec = typename S::Vec;
+  constexpr std::int64_t kBytes = sizeof(Real);
   if constexpr (kShaped) {
     if (options.shape.capped) {
       Real* out = args.weights + key * kLanes;
       for_each([&](Vec& x, std::int64_t at, int from) { S::store(args.weights + at * kLanes + from, x); });
       cap_products<S>(options.shape, out + lane, kRows, kWide, kLanes);
       for_each([&](Vec& x, std::int64_t at, int from) { x = S::load(args.weights + at * kLanes + from); });
-    } else if (options.shape.alibi || options.bias == nullptr) {
+    } else if (options.shape.alibi || options.mask == nullptr) {
       for_each([&](Vec& x, std::int64_t, int) { x = S::mul(x, S::set1(options.shape.scale)); });
     }
     const auto add = [&](auto before) __attribute__((always_inline)) {
@@ -75,21 +77,47 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
     };
     if (options.shape.alibi) args.task->right == 0 ? add(Constant<1>{}) : add(Constant<0>{});
   }
-  if (!kShaped && options.bias != nullptr) {  // it only hides
-    for_each([&](Vec& x, std::int64_t at, int from) {
-      const Vec bias = S::load(options.bias + at * kLanes + from);
-      x = S::select(S::greater(S::set1(kLowest<Real>), bias), bias, x);
-    });
-  } else if (options.bias != nullptr) {
+  const Vec hidden = S::set1(-static_cast<Real>(__builtin_inf()));
+  if (options.mask != nullptr) {
     // scale * product + bias in one step where nothing is in between; 1 * x + bias is x + bias.
-    const bool scaled = options.shape.capped || options.shape.alibi;
+    const bool scaled = !kShaped || options.shape.capped || options.shape.alibi;
     const Vec scale = S::set1(scaled ? 1 : options.shape.scale);
-    for_each([&](Vec& x, std::int64_t at, int from) {
-      x = add_bias<S>(x, scale, S::load(options.bias + at * kLanes + from));
-    });
+    const auto add_mask = [&](const auto& change) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int group = 0; group < kRows; group += kKeysPerGroup) {
+        if (!options.mask->changes[(key + group) / kKeysPerGroup]) {
+          if (scaled) continue;
+#pragma GCC unroll 4
+          for (int i = group; i < group + kKeysPerGroup; ++i) {
+#pragma GCC unroll 8
+            for (int j = 0; j < kWide; ++j) acc[i][j] = S::mul(acc[i][j], scale);
+          }
+          continue;
+        }
+#pragma GCC unroll 4
+        for (int i = group; i < group + kKeysPerGroup; ++i) {
+#pragma GCC unroll 8
+          for (int j = 0; j < kWide; ++j) acc[i][j] = change(acc[i][j], key + i, lane + j * S::kLanes);
+        }
+      }
+    };
+    if (options.mask->in_bytes) {
+      add_mask([&](Vec x, std::int64_t at, int from) __attribute__((always_inline)) {
+        const Vec bytes = S::load(options.bias + at / kBytes * kLanes + from);
+        const auto hides_key = S::byte_is_zero(bytes, static_cast<int>(at % kBytes));
+        return S::select(hides_key, hidden, scaled ? x : S::mul(x, scale));
+      });
+    } else if (options.mask->hides) {
+      add_mask([&](Vec x, std::int64_t at, int from) __attribute__((always_inline)) {
+        return add_bias<S>(x, scale, S::load(options.bias + at * kLanes + from));
+      });
+    } else {
+      add_mask([&](Vec x, std::int64_t at, int from) __attribute__((always_inline)) {
+        return S::fma(x, scale, S::load(options.bias + at * kLanes + from));
+      });
+    }
   }
   if (key >= options.open && key + kRows <= options.full) return;
-  const Vec hidden = S::set1(-static_cast<Real>(__builtin_inf()));
   for_each([&](Vec& x, std::int64_t at, int from) {
     x = S::select(hides<S>(panel, nullptr, from, args.block->offset + at), hidden, x);
   });
@@ -127,7 +155,7 @@ void weigh_zone(const TileArgs<typename S::Real>& args, const Options<typename S
   }
   constexpr int kRowsPerGroup = kVecs * S::kLanes * kKeysPerGroup / kKeysPerBlock;  // so that a block asks for all rows
   for (; key < end; key += kKeysPerGroup) {
-    if (options.bias != nullptr) {
+    if (options.mask != nullptr) {
       prefetch_mask<S>(*args.task, *args.panel, options.begin, key / kKeysPerGroup * kRowsPerGroup, kRowsPerGroup);
     }
     weigh_scores<S, kVecs, kFirst, kEnd, kKeysPerGroup, kShaped>(args, options, key);
@@ -154,84 +182,103 @@ template <int kVecs, class Zone>
   if constexpr (kVecs > 3) run(Constant<3>{}, Constant<kVecs>{}, edges.ends[3]);
 }
 
-// Context rows [d, d + kRows) (kRows, lanes) += values (keys, kRows)^T . weights (keys, lanes).
-template <class S, int kVecs, int kRows>
-[[gnu::noinline]] void add_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
-                                    const typename S::Real* values, std::ptrdiff_t stride, std::int64_t d) {
-  constexpr int kLanes = kVecs * S::kLanes;
-  typename S::Real* context = args.state->context + d * kLanes;
-  typename S::Vec acc[kRows][kVecs];
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-    for (int j = 0; j < kVecs; ++j) {
-      acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
-    }
-  }
-  for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) __attribute__((always_inline)) {
-    to = to < args.block->count ? to : args.block->count;
-    multiply_tile<S, kRows, kVecs, decltype(first)::value, decltype(end)::value>(
-        acc, values + from * stride + d, 1, stride, args.weights + from * kLanes, kLanes, to - from);
-  });
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-    for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
-  }
-}
-
-// Tiles of kRows context rows, then the remainder in ever fewer rows.
-template <class S, int kVecs, int kRows>
-void add_all_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
-                      const typename S::Real* values, std::ptrdiff_t stride, std::int64_t d) {
-  for (; d + kRows <= args.task->value_dim; d += kRows) add_weighted<S, kVecs, kRows>(args, edges, values, stride, d);
-  constexpr int kFewer = kRows > 4 ? (kRows > 8 ? 8 : 4) : kRows / 2;
-  if constexpr (kRows > 1) add_all_weighted<S, kVecs, kFewer>(args, edges, values, stride, d);
-}
-
 template <class Real>
 inline bool is_finite(Real x) { return x - x == 0; }
 
-// Whether values (count, value_dim) are all finite: x * 0 is 0 for these, else NaN.
-template <class S>
-bool all_finite(const typename S::Real* values, std::ptrdiff_t stride, std::int64_t count, std::int64_t value_dim) {
-  constexpr int kChains = 4;
-  typename S::Vec sums[kChains] = {S::zero(), S::zero(), S::zero(), S::zero()};
-  const auto add = [&](auto& sum, const typename S::Real* p, int n) __attribute__((always_inline)) {
-    sum = S::fma(S::load_elements(p, n), S::zero(), sum);
-  };
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto* row = values + i * stride;
-    std::int64_t d = 0;
-    for (; d + kChains * S::kLanes <= value_dim; d += kChains * S::kLanes) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kChains; ++c) add(sums[c], row + d + c * S::kLanes, S::kLanes);
-    }
-    for (; d < value_dim; d += S::kLanes) {
-      add(sums[i % kChains], row + d, value_dim - d < S::kLanes ? static_cast<int>(value_dim - d) : S::kLanes);
-    }
-  }
-  const auto sum = S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3]));
-  return !S::any(S::not_less(sum, S::set1(1)));  // true for NaN alone
-}
-
-// The block's values as the product takes them: where they lie, or copied without those that are not finite.
+// The block's values as the product takes them where some are hidden: where they lie if all are finite, else a copy that
+// has 0 for those that are not.
 template <class S>
 void clean_values(const AttentionTask& task, KeyBlock<typename S::Real>& block) {
   using Real = typename S::Real;
   if (block.clean != nullptr) return;
   block.clean = block.values;
   block.clean_stride = block.value_stride;
-  if (all_finite<S>(block.values, block.value_stride, block.count, task.value_dim)) return;
   Real* out = workspace_of<S>(task).clean;
+  bool found = false;
   for (std::int64_t i = 0; i < block.count; ++i) {
     for (std::int64_t d = 0; d < task.value_dim; ++d) {
       const Real x = block.values[i * block.value_stride + d];
+      found = found || !is_finite(x);
       out[i * task.value_dim + d] = is_finite(x) ? x : 0;
     }
   }
+  if (!found) return;
   block.clean = out;
   block.clean_stride = task.value_dim;
+}
+
+// Context rows [d, d + kRows) += clean values^T . weights, one row at a time, each sum in the order of the fast product.
+template <class S, int kVecs, int kRows>
+void add_clean(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges, const KeyBlock<typename S::Real>& block,
+               std::int64_t d) {
+  constexpr int kLanes = kVecs * S::kLanes;
+  for (int i = 0; i < kRows; ++i) {
+    typename S::Real* context = args.state->context + (d + i) * kLanes;
+    for (int lane = 0; lane < kLanes; lane += S::kLanes) {
+      auto sum = args.state->started ? S::load(context + lane) : S::zero();
+      const std::int64_t end = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;
+      for (std::int64_t key = edges.begins[0]; key < end; ++key) {
+        const auto value = S::set1(block.clean[key * block.clean_stride + d + i]);
+        sum = S::fma(value, S::load(args.weights + key * kLanes + lane), sum);
+      }
+      S::store(context + lane, sum);
+    }
+  }
+}
+
+// Context rows [d, d + kRows) (kRows, lanes) += values (keys, kRows)^T . weights (keys, lanes). Where some weights are 0 for
+// hidden keys and a sum comes out infinite or NaN, it is made anew without the values that are not finite.
+template <class S, int kVecs, int kRows>
+[[gnu::noinline]] void add_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
+                                    KeyBlock<typename S::Real>& block, bool hides_some, std::int64_t d) {
+  using Real = typename S::Real;
+  constexpr int kLanes = kVecs * S::kLanes;
+  Real* context = args.state->context + d * kLanes;
+  typename S::Vec acc[kRows][kVecs];
+  const auto sum_up = [&](const Real* values, std::ptrdiff_t stride) __attribute__((always_inline)) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+      for (int j = 0; j < kVecs; ++j) {
+        acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
+      }
+    }
+    for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) __attribute__((always_inline)) {
+      to = to < block.count ? to : block.count;
+      multiply_tile<S, kRows, kVecs, decltype(first)::value, decltype(end)::value>(
+          acc, values + from * stride + d, 1, stride, args.weights + from * kLanes, kLanes, to - from);
+    });
+  };
+  const auto store = [&] {
+#pragma GCC unroll 32
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+      for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
+    }
+  };
+  sum_up(block.values, block.value_stride);
+  if (hides_some) {
+    auto test = S::zero();  // x * 0 is 0 for finite numbers, else NaN
+#pragma GCC unroll 32
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+      for (int j = 0; j < kVecs; ++j) test = S::fma(acc[i][j], S::zero(), test);
+    }
+    if (__builtin_expect(S::any(S::not_less(test, S::set1(1))), 0)) {  // true for NaN alone
+      clean_values<S>(*args.task, block);
+      if (block.clean != block.values) return add_clean<S, kVecs, kRows>(args, edges, block, d);
+    }
+  }
+  store();
+}
+
+// Tiles of kRows context rows, then the remainder in ever fewer rows.
+template <class S, int kVecs, int kRows>
+void add_all_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
+                      KeyBlock<typename S::Real>& block, bool hides_some, std::int64_t d) {
+  for (; d + kRows <= args.task->value_dim; d += kRows) add_weighted<S, kVecs, kRows>(args, edges, block, hides_some, d);
+  constexpr int kFewer = kRows > 4 ? (kRows > 8 ? 8 : 4) : kRows / 2;
+  if constexpr (kRows > 1) add_all_weighted<S, kVecs, kFewer>(args, edges, block, hides_some, d);
 }
 
 // Adds the values that were left out, after the others of the block, to the lanes that see them: these become NaN or
@@ -262,10 +309,12 @@ void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::
   constexpr int kLanes = kVecs * S::kLanes;
   using Real = typename S::Real;
   const AttentionTask& task = *args.task;
-  const auto* bias = mask.shown == Shown::kPart ? workspace_of<S>(task).bias : nullptr;
+  auto& w = workspace_of<S>(task);
+  const MaskBlock* used = mask.shown == Shown::kPart ? &mask : nullptr;
   const Edges<kVecs> edges = edges_of<S, kVecs>(args, mask.begin, mask.end);
-  const Options<Real> options{Shape<Real>(task, workspace_of<S>(task), ScoreStage::kWeights),
-                              bias,
+  const Options<Real> options{Shape<Real>(task, w, ScoreStage::kWeights),
+                              used,
+                              mask.in_bytes ? w.mask_rows : w.bias,
                               edges.begins[0],
                               begin,
                               args.panel->last_start - begin,
@@ -278,15 +327,15 @@ void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::
       weigh_zone<S, kVecs, kFirst, kEnd, false>(args, options, from, to);
     }
   });
-  const bool hides_some = bias != nullptr || !sees_all<S>(*args.panel, 0, block.offset + edges.begins[0], block.count) ||
+  const bool hides_some = (used != nullptr && used->hides) || !sees_all<S>(*args.panel, 0, block.offset + edges.begins[0], block.count) ||
                           !sees_all<S>(*args.panel, kLanes - S::kLanes, block.offset, block.count);
-  if (hides_some) clean_values<S>(task, block);
-  const auto* values = hides_some ? block.clean : block.values;
-  const std::ptrdiff_t stride = hides_some ? block.clean_stride : block.value_stride;
-  add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, values, stride, 0);
+  add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, block, hides_some, 0);
   args.state->started = true;
-  if (values == block.values) return;
+  if (!hides_some || block.clean == nullptr || block.clean == block.values) return;
   const std::int64_t end = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;
+  const std::int64_t visible = args.panel->last_limit + 1 - begin;
+  if (used != nullptr) load_mask<S>(task, *args.panel, begin, visible < block.count ? visible : block.count, w.bias, true);
+  const Real* bias = used != nullptr ? w.bias : nullptr;
   add_not_finite<S>(
       task, *args.panel, *args.state, bias, block.offset, edges.begins[0], end,
       [&](std::int64_t key, std::int64_t d) { return block.values[key * block.value_stride + d]; },

@@ -7,12 +7,18 @@
 namespace headway {
 namespace {
 
-// What a mask does to a block of keys for a panel; kAll: it hides nothing and adds nothing. It hides the keys of the
-// block before `begin` and from `end` on.
+// What a mask does to a block of keys for a panel; kAll: it hides nothing and adds nothing.
 enum class Shown { kNothing, kPart, kAll };
+
+// It hides the keys of the block before `begin` and from `end` on. What kPart does to the others: it is in Workspace::bias;
+// or, for a mask of bytes, in Workspace::mask_rows, where a number of a matrix (keys / sizeof(Real), lanes) holds one byte
+// each for neighbouring keys, the first one lowest.
 struct MaskBlock {
   Shown shown;
   std::int64_t begin, end;
+  bool in_bytes = false;
+  bool hides = true;  // some key from some row
+  bool changes[kKeysPerBlock / kKeysPerGroup];  // whether a group of keys has anything but zeros, by kPart
 };
 
 struct Bool {
@@ -51,14 +57,16 @@ struct RowEffect {
 template <class Real, class Element>
 RowEffect effect_of(const Element* row, std::ptrdiff_t stride, std::int64_t count) {
   if constexpr (__is_same(Element, Bool)) {
-    if (stride == 1) {  // in bytes, for speed
+    const auto bytes = [&](std::int64_t n) __attribute__((always_inline)) {  // for speed
       std::uint8_t any = 0, hidden = 0;
-      for (std::int64_t i = 0; i < count; ++i) {
+      for (std::int64_t i = 0; i < n; ++i) {
         any |= row[i].byte;
         hidden |= static_cast<std::uint8_t>(row[i].byte == 0);
       }
-      return {any != 0, hidden != 0};
-    }
+      return RowEffect{any != 0, hidden != 0};
+    };
+    if (stride == 1 && count == kKeysPerBlock) return bytes(kKeysPerBlock);
+    if (stride == 1) return bytes(count);
   }
   int shows = 0, changes = 0;
   read_mask_row<Real>(row, stride, count, [&](std::int64_t, Real x) {
@@ -98,10 +106,41 @@ auto with_mask(const AttentionTask& task, const Body& body) {
   return body(static_cast<const Bool*>(mask));
 }
 
-// Keys [begin, begin + count) of the mask -> rows of bias (keys, lanes), which only kPart fills.
+// Keys [begin, begin + count) of a mask of contiguous bytes -> Workspace::mask_rows, see MaskBlock. Bytes are moved four
+// or eight at a time, as numbers.
+template <class S>
+void load_mask_bytes(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
+                     const Bool* mask) {
+  using Real = typename S::Real;
+  constexpr std::int64_t kNumbers = kKeysPerBlock / sizeof(Real);
+  const int lanes = panel.vecs * S::kLanes;
+  alignas(64) Real staged[S::kLanes][kNumbers];
+  const Real* rows[S::kLanes];
+  for (int i = 0; i < S::kLanes; ++i) rows[i] = staged[i];
+  int lane = 0, used = 0;
+  const auto flush = [&] {
+    load_transposed<S>(rows, used, kNumbers, workspace_of<S>(task).mask_rows + lane, lanes);
+    lane += S::kLanes;
+    used = 0;
+  };
+  for_mask_rows(task, panel, begin, mask, [&](const Bool* row) {
+    auto* out = reinterpret_cast<unsigned char*>(staged[used]);
+    if (count == kKeysPerBlock) {
+      __builtin_memcpy(out, row, kKeysPerBlock);
+    } else {
+      for (std::int64_t i = 0; i < kKeysPerBlock; ++i) out[i] = i < count ? row[i].byte : 0;
+    }
+    if (++used == S::kLanes) flush();
+    return true;
+  });
+  while (lane < lanes) flush();
+}
+
+// Keys [begin, begin + count) of the mask, for kPart: -> rows of bias (keys, lanes), all of them if fill_all, else where
+// `changes` says so, or as bytes.
 template <class S, class Element>
 MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>& panel, const Element* mask,
-                       std::int64_t begin, std::int64_t count, typename S::Real* bias) {
+                       std::int64_t begin, std::int64_t count, typename S::Real* bias, bool fill_all) {
   using Real = typename S::Real;
   const std::ptrdiff_t key_stride = task.options.mask_key_stride;
   const int lanes = panel.vecs * S::kLanes;
@@ -112,8 +151,9 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
     changes = changes || effect.changes;
     return !(shows && changes);
   });
-  if (!shows) return {Shown::kNothing, 0, 0};
-  if (!changes) return {Shown::kAll, 0, count};
+  if (!shows) return {Shown::kNothing, 0, 0, false, true, {}};
+  if (!changes) return {Shown::kAll, 0, count, false, false, {}};
+  MaskBlock block{Shown::kPart, 0, count, false, true, {}};
 
   Real* staged = workspace_of<S>(task).mask_rows;
   const auto stage = [&](const Element* row, Real* to) {
@@ -124,17 +164,30 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
       stage(row, staged);
       return false;
     });
-    MaskBlock block{Shown::kPart, 0, count};
     while (staged[block.begin] < kLowest<Real>) ++block.begin;
     while (staged[block.end - 1] < kLowest<Real>) --block.end;
     // To the groups in which a maximum is judged.
     block.begin = block.begin / kKeysPerStep * kKeysPerStep;
     block.end = (block.end + kKeysPerStep - 1) / kKeysPerStep * kKeysPerStep;
     if (block.end > count) block.end = count;
-    for (std::int64_t key = block.begin; key < block.end; ++key) {
-      for (int lane = 0; lane < lanes; lane += S::kLanes) S::store(bias + key * lanes + lane, S::set1(staged[key]));
+    for (std::int64_t key = block.end; key % kKeysPerGroup != 0; ++key) staged[key] = 0;  // padding, hidden by its position
+    for (std::int64_t key = block.begin; key < block.end; key += kKeysPerGroup) {
+      bool& changed = block.changes[key / kKeysPerGroup];
+      for (int i = 0; i < kKeysPerGroup; ++i) changed = changed || staged[key + i] != 0;
+      if (!changed && !fill_all) continue;
+      for (int i = 0; i < kKeysPerGroup; ++i) {
+        for (int lane = 0; lane < lanes; lane += S::kLanes) S::store(bias + (key + i) * lanes + lane, S::set1(staged[key + i]));
+      }
     }
     return block;
+  }
+  for (bool& changed : block.changes) changed = true;
+  if constexpr (__is_same(Element, Bool)) {
+    if (key_stride == 1 && !fill_all) {
+      load_mask_bytes<S>(task, panel, begin, count, mask);
+      block.in_bytes = true;
+      return block;
+    }
   }
   const Real* rows[S::kLanes] = {};
   int lane = 0, used = 0;
@@ -144,22 +197,30 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
     used = 0;
   };
   for_mask_rows(task, panel, begin, mask, [&](const Element* row) {
-    if constexpr (__is_same(Element, Real)) rows[used] = row;
-    if (!__is_same(Element, Real) || key_stride != 1) {
+    // Copied first, for the rows of a mask are often a power of two apart and crowd the first-level cache.
+    rows[used] = staged + used * kKeysPerBlock;
+    if (__is_same(Element, Real) && key_stride == 1 && count == kKeysPerBlock) {
+      __builtin_memcpy(staged + used * kKeysPerBlock, row, kKeysPerBlock * sizeof(Real));
+    } else {
       stage(row, staged + used * kKeysPerBlock);
-      rows[used] = staged + used * kKeysPerBlock;
     }
     if (++used == S::kLanes) flush();
     return true;
   });
   while (lane < lanes) flush();  // what is left, and lanes without a row
-  return {Shown::kPart, 0, count};
+  if (__is_same(Element, Bool)) return block;
+  auto hidden = S::greater(S::zero(), S::zero());
+  for (std::int64_t i = 0; i < count * lanes; i += S::kLanes) {
+    hidden = S::either(hidden, S::greater(S::set1(kLowest<Real>), S::load(bias + i)));
+  }
+  block.hides = S::any(hidden);
+  return block;
 }
 
 template <class S>
 MaskBlock load_mask(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
-                    typename S::Real* bias) {
-  return with_mask(task, [&](const auto* mask) { return load_mask_of<S>(task, panel, mask, begin, count, bias); });
+                    typename S::Real* bias, bool fill_all) {
+  return with_mask(task, [&](const auto* mask) { return load_mask_of<S>(task, panel, mask, begin, count, bias, fill_all); });
 }
 
 // Whether the task's mask shows some row of the panel a key of [begin, begin + count).
@@ -199,7 +260,7 @@ const typename S::Real* mask_of(const AttentionTask& task, const Panel<typename 
   using Real = typename S::Real;
   const int lanes = panel.vecs * S::kLanes;
   Real* bias = workspace_of<S>(task).bias;
-  const MaskBlock block = load_mask<S>(task, panel, begin, count, bias);
+  const MaskBlock block = load_mask<S>(task, panel, begin, count, bias, true);
   for (std::int64_t key = 0; key < count; ++key) {
     if (key >= block.begin && key < block.end) continue;
     for (int lane = 0; lane < lanes; ++lane) bias[key * lanes + lane] = -static_cast<Real>(__builtin_inf());

@@ -154,7 +154,7 @@ void attend_pairs(PairArgs& args, std::int64_t first_key) {
   if (args.ends[vecs - 1] <= (start > 0 ? start : 0)) return;
   args.begin = start > 0 ? start / kKeysPerJudgement * kKeysPerJudgement : 0;
   if (args.task->options.mask != nullptr) {
-    const MaskBlock mask = load_mask<S>(*args.task, *args.panel, first_key, args.ends[vecs - 1], w.bias);
+    const MaskBlock mask = load_mask<S>(*args.task, *args.panel, first_key, args.ends[vecs - 1], w.bias, true);
     if (mask.shown == Shown::kNothing) return;
     args.bias = mask.shown == Shown::kPart ? w.bias : nullptr;
     if (mask.begin > args.begin) args.begin = mask.begin / kKeysPerJudgement * kKeysPerJudgement;

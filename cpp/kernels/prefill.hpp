@@ -53,8 +53,8 @@ void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::R
   if (count <= clamp(panel.first_start - begin)) return;
 
   const auto& w = workspace_of<S>(*args.task);
-  MaskBlock mask{Shown::kAll, 0, count};
-  if (args.task->options.mask != nullptr) mask = load_mask<S>(*args.task, panel, begin, count, w.bias);
+  MaskBlock mask{Shown::kAll, 0, count, false, false, {}};
+  if (args.task->options.mask != nullptr) mask = load_mask<S>(*args.task, panel, begin, count, w.bias, false);
   if (mask.shown == Shown::kNothing) return;
   if (w.shaped || mask.shown == Shown::kPart || panel.last_start > begin) {
     return attend_scores<S, kVecs>(args, block, mask, begin);

@@ -86,7 +86,8 @@ template <class S>
 // Walks the rows of a task: row r is token r / group, head r % group.
 struct RowCursor {
   std::int64_t token, head, group;
-  RowCursor(std::int64_t row, std::int64_t heads) : token(row / heads), head(row % heads), group(heads) {}
+  RowCursor(std::int64_t row, std::int64_t heads)
+      : token(heads == 1 ? row : row / heads), head(heads == 1 ? 0 : row % heads), group(heads) {}
   void next() {
     if (++head == group) {
       head = 0;

@@ -40,6 +40,11 @@ struct VecF32 {
   static Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_ps(b, a, m); }
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }
 
+  static Mask byte_is_zero(Vec x, int byte) {  // byte 0 is the lowest of each lane
+    const __m256i bits = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(static_cast<int>(0xffu << (8 * byte))));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, _mm256_setzero_si256()));
+  }
+
   // x = n + f with n = floor(x) and 0 <= f < 1: returns f (NaN for -inf).
   static Vec fraction(Vec x) { return _mm256_sub_ps(x, _mm256_floor_ps(x)); }
   // p * 2^floor(x) where m, else 0. Adding 1.5 * 2^23 + 127 leaves floor(x) + 127 in the low bits; the product,
@@ -161,6 +166,10 @@ struct VecF64 {
   static bool any(Mask m) { return _mm256_movemask_pd(m) != 0; }
   static Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_pd(b, a, m); }
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }
+  static Mask byte_is_zero(Vec x, int byte) {
+    const __m256i bits = _mm256_and_si256(_mm256_castpd_si256(x), _mm256_set1_epi64x(static_cast<long long>(0xffull << (8 * byte))));
+    return _mm256_castsi256_pd(_mm256_cmpeq_epi64(bits, _mm256_setzero_si256()));
+  }
   static Vec fraction(Vec x) { return _mm256_sub_pd(x, _mm256_floor_pd(x)); }
   static Vec scale_pow2(Mask m, Vec p, Vec x) {  // as above, with 1.5 * 2^52 + 1023
     const __m256d shifted = _mm256_add_pd(_mm256_floor_pd(x), _mm256_set1_pd(6755399441055744.0 + 1023.0));

@@ -41,6 +41,10 @@ struct VecF32 {
   static Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_mov_ps(b, m, a); }
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return _mm512_mask3_fmadd_ps(a, b, c, m); }  // else c
 
+  static Mask byte_is_zero(Vec x, int byte) {  // byte 0 is the lowest of each lane
+    return _mm512_testn_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(static_cast<int>(0xffu << (8 * byte))));
+  }
+
   // x = n + f with n = floor(x) and 0 <= f < 1: returns f (0 for -inf).
   static Vec fraction(Vec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   // p * 2^floor(x) where m, else 0.
@@ -123,6 +127,9 @@ struct VecF64 {
   static bool any(Mask m) { return m != 0; }
   static Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_mov_pd(b, m, a); }
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return _mm512_mask3_fmadd_pd(a, b, c, m); }
+  static Mask byte_is_zero(Vec x, int byte) {
+    return _mm512_testn_epi64_mask(_mm512_castpd_si512(x), _mm512_set1_epi64(static_cast<long long>(0xffull << (8 * byte))));
+  }
   static Vec fraction(Vec x) { return _mm512_reduce_pd(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   static Vec scale_pow2(Mask m, Vec p, Vec x) { return _mm512_maskz_scalef_pd(m, p, x); }
   static Vec zip_low(Vec a, Vec b) {

@@ -51,6 +51,9 @@ struct BaselineVec {
   static Vec select(Mask m, Vec a, Vec b) {
     return m ? a : b;
   }
+  static Mask byte_is_zero(Vec x, int byte) {  // byte 0 is the lowest of each lane
+    return (reinterpret_cast<Mask>(x) & (Mask{} + (Int{0xff} << (8 * byte)))) == 0;
+  }
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }  // b where either is NaN, as on x86
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }
 
