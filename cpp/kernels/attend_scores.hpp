@@ -1,37 +1,13 @@
 // One block of keys for one panel where more than the causal rule is at work: a window's far edge, a mask, or something
-// that shapes the scores. Products go to memory, become scores there (score.hpp), then weights, in place.
-//
-// The arithmetic of a row is that of attend_tile.hpp, key by key, so that its bits do not depend on which of the two
-// served its neighbours. Hidden keys have weight 0 here and take part in the product with the values, which is exact
-// where these are finite; values that are not are left out of it, and added to the lanes that see them.
+// that shapes the scores. The arithmetic of a row is that of attend_tile.hpp, key by key, so that its bits do not depend
+// on which of the two served its neighbours.
 #pragma once
 
-#include "attend_tile.hpp"
+#include "add_weighted.hpp"
 #include "mask.hpp"
-#include "score.hpp"
 
 namespace headway {
 namespace {
-
-// Which keys of the block each vector of lanes sees: those from begins[j] to ends[j] - 1, whole groups; both rise.
-template <int kVecs>
-struct Edges {
-  std::int64_t begins[kVecs], ends[kVecs];
-};
-
-// Of the keys from `from` to `to` - 1.
-template <class S, int kVecs>
-Edges<kVecs> edges_of(const TileArgs<typename S::Real>& args, std::int64_t from, std::int64_t to) {
-  Edges<kVecs> edges;
-  const auto clamp = [&](std::int64_t n) { return n < from ? from : n > to ? to : n; };
-  for (int j = 0; j < kVecs; ++j) {
-    const auto start = static_cast<std::int64_t>(args.panel->starts[j * S::kLanes]);
-    const auto limit = static_cast<std::int64_t>(args.panel->limits[(j + 1) * S::kLanes - 1]);
-    edges.begins[j] = clamp(start - args.block->offset) / kKeysPerGroup * kKeysPerGroup;
-    edges.ends[j] = (clamp(limit + 1 - args.block->offset) + kKeysPerGroup - 1) / kKeysPerGroup * kKeysPerGroup;
-  }
-  return edges;
-}
 
 // What a tile needs to know of the options; the weights of the block begin at key `first`.
 template <class Real>
@@ -159,146 +135,6 @@ void weigh_zone(const TileArgs<typename S::Real>& args, const Options<typename S
       prefetch_mask<S>(*args.task, *args.panel, options.begin, key / kKeysPerGroup * kRowsPerGroup, kRowsPerGroup);
     }
     weigh_scores<S, kVecs, kFirst, kEnd, kKeysPerGroup, kShaped>(args, options, key);
-  }
-}
-
-// Calls zone(Constant<first>, Constant<end>, begin, end) for runs of keys, ascending, and the vectors that see some of
-// them: first those that a window lets in one after the other, then all, then those that the causal rule leaves.
-template <int kVecs, class Zone>
-[[gnu::always_inline]] inline void for_zones(const Edges<kVecs>& edges, const Zone& zone) {
-  std::int64_t key = edges.begins[0];
-  const auto run = [&](auto first, auto end, std::int64_t until) __attribute__((always_inline)) {
-    if (key >= until) return;
-    zone(first, end, key, until);
-    key = until;
-  };
-  const auto least = [&](std::int64_t n) { return n < edges.ends[kVecs - 1] ? n : edges.ends[kVecs - 1]; };
-  if constexpr (kVecs > 1) run(Constant<0>{}, Constant<1>{}, least(edges.begins[1]));
-  if constexpr (kVecs > 2) run(Constant<0>{}, Constant<2>{}, least(edges.begins[2]));
-  if constexpr (kVecs > 3) run(Constant<0>{}, Constant<3>{}, least(edges.begins[3]));
-  run(Constant<0>{}, Constant<kVecs>{}, edges.ends[0]);
-  if constexpr (kVecs > 1) run(Constant<1>{}, Constant<kVecs>{}, edges.ends[1]);
-  if constexpr (kVecs > 2) run(Constant<2>{}, Constant<kVecs>{}, edges.ends[2]);
-  if constexpr (kVecs > 3) run(Constant<3>{}, Constant<kVecs>{}, edges.ends[3]);
-}
-
-template <class Real>
-inline bool is_finite(Real x) { return x - x == 0; }
-
-// The block's values as the product takes them where some are hidden: where they lie if all are finite, else a copy that
-// has 0 for those that are not.
-template <class S>
-void clean_values(const AttentionTask& task, KeyBlock<typename S::Real>& block) {
-  using Real = typename S::Real;
-  if (block.clean != nullptr) return;
-  block.clean = block.values;
-  block.clean_stride = block.value_stride;
-  Real* out = workspace_of<S>(task).clean;
-  bool found = false;
-  for (std::int64_t i = 0; i < block.count; ++i) {
-    for (std::int64_t d = 0; d < task.value_dim; ++d) {
-      const Real x = block.values[i * block.value_stride + d];
-      found = found || !is_finite(x);
-      out[i * task.value_dim + d] = is_finite(x) ? x : 0;
-    }
-  }
-  if (!found) return;
-  block.clean = out;
-  block.clean_stride = task.value_dim;
-}
-
-// Context rows [d, d + kRows) += clean values^T . weights, one row at a time, each sum in the order of the fast product.
-template <class S, int kVecs, int kRows>
-void add_clean(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges, const KeyBlock<typename S::Real>& block,
-               std::int64_t d) {
-  constexpr int kLanes = kVecs * S::kLanes;
-  for (int i = 0; i < kRows; ++i) {
-    typename S::Real* context = args.state->context + (d + i) * kLanes;
-    for (int lane = 0; lane < kLanes; lane += S::kLanes) {
-      auto sum = args.state->started ? S::load(context + lane) : S::zero();
-      const std::int64_t end = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;
-      for (std::int64_t key = edges.begins[0]; key < end; ++key) {
-        const auto value = S::set1(block.clean[key * block.clean_stride + d + i]);
-        sum = S::fma(value, S::load(args.weights + key * kLanes + lane), sum);
-      }
-      S::store(context + lane, sum);
-    }
-  }
-}
-
-// Context rows [d, d + kRows) (kRows, lanes) += values (keys, kRows)^T . weights (keys, lanes). Where some weights are 0 for
-// hidden keys and a sum comes out infinite or NaN, it is made anew without the values that are not finite.
-template <class S, int kVecs, int kRows>
-[[gnu::noinline]] void add_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
-                                    KeyBlock<typename S::Real>& block, bool hides_some, std::int64_t d) {
-  using Real = typename S::Real;
-  constexpr int kLanes = kVecs * S::kLanes;
-  Real* context = args.state->context + d * kLanes;
-  typename S::Vec acc[kRows][kVecs];
-  const auto sum_up = [&](const Real* values, std::ptrdiff_t stride) __attribute__((always_inline)) {
-#pragma GCC unroll 32
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-      for (int j = 0; j < kVecs; ++j) {
-        acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
-      }
-    }
-    for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) __attribute__((always_inline)) {
-      to = to < block.count ? to : block.count;
-      multiply_tile<S, kRows, kVecs, decltype(first)::value, decltype(end)::value>(
-          acc, values + from * stride + d, 1, stride, args.weights + from * kLanes, kLanes, to - from);
-    });
-  };
-  const auto store = [&] {
-#pragma GCC unroll 32
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-      for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
-    }
-  };
-  sum_up(block.values, block.value_stride);
-  if (hides_some) {
-    auto test = S::zero();  // x * 0 is 0 for finite numbers, else NaN
-#pragma GCC unroll 32
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-      for (int j = 0; j < kVecs; ++j) test = S::fma(acc[i][j], S::zero(), test);
-    }
-    if (__builtin_expect(S::any(S::not_less(test, S::set1(1))), 0)) {  // true for NaN alone
-      clean_values<S>(*args.task, block);
-      if (block.clean != block.values) return add_clean<S, kVecs, kRows>(args, edges, block, d);
-    }
-  }
-  store();
-}
-
-// Tiles of kRows context rows, then the remainder in ever fewer rows.
-template <class S, int kVecs, int kRows>
-void add_all_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
-                      KeyBlock<typename S::Real>& block, bool hides_some, std::int64_t d) {
-  for (; d + kRows <= args.task->value_dim; d += kRows) add_weighted<S, kVecs, kRows>(args, edges, block, hides_some, d);
-  constexpr int kFewer = kRows > 4 ? (kRows > 8 ? 8 : 4) : kRows / 2;
-  if constexpr (kRows > 1) add_all_weighted<S, kVecs, kFewer>(args, edges, block, hides_some, d);
-}
-
-// Adds the values that were left out, after the others of the block, to the lanes that see them: these become NaN or
-// infinite. weight(key, lane): the weights of a vector of lanes.
-template <class S, class Value, class Weight>
-void add_not_finite(const AttentionTask& task, const Panel<typename S::Real>& panel, Softmax<typename S::Real>& state,
-                    const typename S::Real* bias, std::int64_t offset, std::int64_t first, std::int64_t end,
-                    const Value& value, const Weight& weight) {
-  const int lanes = panel.vecs * S::kLanes;
-  for (std::int64_t key = first; key < end; ++key) {
-    for (std::int64_t d = 0; d < task.value_dim; ++d) {
-      const auto x = value(key, d);
-      if (is_finite(x)) continue;
-      for (int lane = 0; lane < lanes; lane += S::kLanes) {
-        const auto hidden = hides<S>(panel, bias != nullptr ? bias + key * lanes + lane : nullptr, lane, offset + key);
-        auto* context = state.context + d * lanes + lane;
-        const auto before = S::load(context);
-        S::store(context, S::select(hidden, before, S::fma(S::set1(x), weight(key, lane), before)));
-      }
-    }
   }
 }
 
