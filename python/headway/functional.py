@@ -119,8 +119,8 @@ def attention(
         Factor on ``q.k``, any finite number. Default ``1 / sqrt(D)``.
     mask : array that broadcasts to (B, H, Tq, Tk), optional
         bool: True where the query may attend to the key. float32, float64, float16 or bfloat16:
-        added to the score; ``-inf`` hides the key. To (H, Tq, Tk) for 3-D and (Tq, Tk) for 2-D
-        input, in every layout.
+        added to the score; ``-inf`` hides the key, and a finite number stays one where the sums'
+        dtype does not reach it. To (H, Tq, Tk) for 3-D and (Tq, Tk) for 2-D input, in every layout.
     window : int or (left, right), optional
         A query sees the keys from ``p - left`` to ``p + right`` only; -1 is no limit. An int W is
         (W - 1, 0) where causal: W keys, its own included; else (W - 1, -1).
