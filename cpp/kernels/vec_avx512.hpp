@@ -33,6 +33,7 @@ struct VecF32 {
   static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
   static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  static Vec swap_pairs(Vec x) { return _mm512_permute_ps(x, 0xb1); }  // x1 x0 x3 x2 ...
   static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }  // true for NaN
@@ -153,6 +154,7 @@ struct VecF64 {
   static Vec sub(Vec a, Vec b) { return _mm512_sub_pd(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm512_mul_pd(a, b); }
   static Vec div(Vec a, Vec b) { return _mm512_div_pd(a, b); }
+  static Vec swap_pairs(Vec x) { return _mm512_permute_pd(x, 0x55); }
   static Vec max(Vec a, Vec b) { return _mm512_max_pd(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_NLT_UQ); }
