@@ -15,6 +15,7 @@ from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
 from .packed import attention_varlen
 from .projection import Projection
+from .rope import rotary_embedding
 from .runtime import (
     available_isas,
     get_num_threads,
@@ -44,6 +45,7 @@ __all__ = [
     "merge_partials",
     "reference",
     "release_memory",
+    "rotary_embedding",
     "set_isa",
     "set_num_threads",
 ]
