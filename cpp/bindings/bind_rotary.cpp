@@ -27,7 +27,8 @@ void rotary_call(const py::array& x, const py::array& out, const std::string& ki
   p.num_tokens = x.shape(2);
   p.head_dim = x.shape(3);
   check_memory(frequencies, sizeof(double), true, false, "frequencies");
-  expect(frequencies.ndim() == 1 && 2 * frequencies.shape(0) <= p.head_dim, "frequencies: one for each pair");
+  expect(frequencies.ndim() == 1 && frequencies.shape(0) >= 1 && 2 * frequencies.shape(0) <= p.head_dim,
+         "frequencies: one for each pair");
   p.num_pairs = frequencies.shape(0);
   p.frequencies = static_cast<const double*>(frequencies.data());
   p.factor = factor;

@@ -21,41 +21,36 @@ constexpr std::int64_t kTasksPerThread = 2;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Angles position * frequency -> their cosines and sines times factor, rounded once from double: (num_pairs) each. The
-// same bits whatever the position's neighbours are.
-void turn(const RotaryProblem& p, std::int64_t position, double* cosines, double* sines) {
+// Angles position * frequency -> their cosines and sines, (num_pairs) each. The same bits whatever stands beside it.
+void turn(const RotaryProblem& p, double largest_frequency, std::int64_t position, double* cosines, double* sines) {
   const auto at = static_cast<double>(position);
-  double largest = 0;
-  for (std::int64_t i = 0; i < p.num_pairs; ++i) {
-    const double angle = at * p.frequencies[i];
-    largest = std::max(largest, std::abs(angle));
-    cosine_and_sine(angle, cosines[i], sines[i]);
-  }
-  if (largest > kLargestAngle) {
-    for (std::int64_t i = 0; i < p.num_pairs; ++i) {
-      const double angle = at * p.frequencies[i];
-      if (std::abs(angle) <= kLargestAngle) continue;
-      cosines[i] = std::cos(angle);
-      sines[i] = std::sin(angle);
-    }
+  const double* frequencies = p.frequencies;
+  const std::int64_t count = p.num_pairs;
+  for (std::int64_t i = 0; i < count; ++i) cosine_and_sine(at * frequencies[i], cosines[i], sines[i]);
+  if (std::abs(at) * largest_frequency <= kLargestAngle) return;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double angle = at * frequencies[i];
+    if (std::abs(angle) <= kLargestAngle) continue;
+    cosines[i] = std::cos(angle);
+    sines[i] = std::sin(angle);
   }
 }
 
-// The table of one token as the kernels read it.
+// The table of one token as the kernels read it: times factor, rounded once.
 template <class Real>
 void fill_table(const RotaryProblem& p, const double* cosines, const double* sines, Real* table_cosines,
                 Real* table_sines) {
-  for (std::int64_t i = 0; i < p.num_pairs; ++i) {
-    const auto cosine = static_cast<Real>(cosines[i] * p.factor);
-    const auto sine = static_cast<Real>(sines[i] * p.factor);
-    if (p.interleaved) {
-      table_cosines[2 * i] = table_cosines[2 * i + 1] = cosine;
-      table_sines[2 * i] = -sine;
-      table_sines[2 * i + 1] = sine;
-    } else {
-      table_cosines[i] = cosine;
-      table_sines[i] = sine;
-    }
+  const std::int64_t count = p.num_pairs;
+  const double factor = p.factor;
+  if (!p.interleaved) {
+    for (std::int64_t i = 0; i < count; ++i) table_cosines[i] = static_cast<Real>(cosines[i] * factor);
+    for (std::int64_t i = 0; i < count; ++i) table_sines[i] = static_cast<Real>(sines[i] * factor);
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    table_cosines[2 * i] = table_cosines[2 * i + 1] = static_cast<Real>(cosines[i] * factor);
+    table_sines[2 * i + 1] = static_cast<Real>(sines[i] * factor);
+    table_sines[2 * i] = -table_sines[2 * i + 1];
   }
 }
 
@@ -66,7 +61,7 @@ std::ptrdiff_t offset_of(const TensorView& view, std::int64_t b, std::int64_t to
 }  // namespace
 
 void rotary_embedding(const RotaryProblem& p, const std::function<bool()>& interrupted) {
-  if (p.batch == 0 || p.num_heads == 0 || p.num_tokens == 0 || p.head_dim == 0) return;
+  if (p.batch == 0 || p.num_heads == 0 || p.num_tokens == 0 || p.num_pairs == 0) return;
   const Rotation rotate = rotation_kernel(kernels(), p.kind);
   const auto size = static_cast<std::ptrdiff_t>(element_size(p.kind));
   const auto wide = static_cast<std::ptrdiff_t>(accumulation_size(p.kind));
@@ -78,10 +73,11 @@ void rotary_embedding(const RotaryProblem& p, const std::function<bool()>& inter
   const int threads = static_cast<int>(std::clamp(work / kNumbersPerThread, 1.0, static_cast<double>(num_threads())));
   const std::int64_t entries = (p.interleaved ? 2 : 1) * p.num_pairs;  // of cosines, and as many of sines
   const std::int64_t wanted = divide_up(kTasksPerThread * threads, p.batch);
-  const std::int64_t most = std::clamp<std::int64_t>(kTableBytes / std::max<std::int64_t>(2 * entries * wide, 1), 1, kMostTokens);
+  const std::int64_t most = std::clamp<std::int64_t>(kTableBytes / (2 * entries * wide), 1, kMostTokens);
   const std::int64_t tokens_per_task = std::min(most, divide_up(p.num_tokens, wanted));
   const std::int64_t blocks = divide_up(p.num_tokens, tokens_per_task);
 
+  const double largest_frequency = *std::max_element(p.frequencies, p.frequencies + p.num_pairs);
   const std::int64_t table_bytes = 2 * tokens_per_task * entries * wide;
   const std::int64_t exact_bytes = 2 * p.num_pairs * static_cast<std::int64_t>(sizeof(double));
   const std::int64_t per_thread = divide_up(table_bytes + exact_bytes, 64) * 64;
@@ -94,9 +90,10 @@ void rotary_embedding(const RotaryProblem& p, const std::function<bool()>& inter
     auto* table = reinterpret_cast<std::byte*>(sines + p.num_pairs);  // for each token its cosines, then its sines
     for (std::int64_t t = 0; t < count; ++t) {
       const std::int64_t token = first + t;
-      turn(p, p.positions != nullptr ? p.positions[b * p.position_batch_stride + token * p.position_token_stride]
-                                     : p.first_position + token,
-           cosines, sines);
+      const std::int64_t position =
+          p.positions == nullptr ? p.first_position + token
+                                 : p.positions[b * p.position_batch_stride + token * p.position_token_stride];
+      turn(p, largest_frequency, position, cosines, sines);
       std::byte* row = table + 2 * t * entries * wide;
       if (p.kind == ElementKind::kFloat64) {
         fill_table(p, cosines, sines, reinterpret_cast<double*>(row), reinterpret_cast<double*>(row) + entries);

@@ -18,7 +18,7 @@ struct RotaryProblem {
   const std::int64_t* positions;  // (batch, num_tokens) with these strides; null: token t stands at first_position + t
   std::ptrdiff_t position_batch_stride, position_token_stride;
   std::int64_t first_position;
-  std::int64_t num_pairs;     // 2 * num_pairs <= head_dim; the other numbers of a row are copied
+  std::int64_t num_pairs;     // 1 or more, 2 * num_pairs <= head_dim; the other numbers of a row are copied
   const double* frequencies;  // (num_pairs): radians per position
   double factor;              // of cosines and sines
 };
