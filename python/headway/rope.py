@@ -109,7 +109,7 @@ def rotary_embedding(
     its position and the options: neither on the instruction set, the number of threads or the
     strides, nor on whether `out` is x.
 
-    Memory: the result; per thread less than 20 kB and 32 bytes for each pair. An x or an `out`
+    Memory: the result; for each thread at most 16 KiB and 48 bytes for each pair. An x or an `out`
     whose last axis is not contiguous costs a temporary array of its size.
 
     Examples
