@@ -95,10 +95,7 @@ def _check_base(name: str, base: Any) -> float:
         raise TypeError(
             f"{name}: expected a real number, got {base!r} ({type(base).__name__}); {_BASE_FIX}"
         )
-    try:
-        value = float(base)
-    except OverflowError:
-        value = math.inf
+    value = _float(base)
     if not 1 <= value < math.inf:
         raise ValueError(
             f"{name}: expected a finite number of at least 1, got {value}; {_BASE_FIX}"
@@ -202,16 +199,24 @@ def _number(key: str, value: Any) -> float | None:
             f"scaling: expected a real number for {key!r}, got {value!r} "
             f"({type(value).__name__}); convert it with float()"
         )
-    number = float(value)
+    number = _float(value)
     least = 1 if key in ("factor", "original_max_position_embeddings") else 0
     zero = key in ("mscale", "mscale_all_dim", "beta_fast", "beta_slow")  # as good as no key
     if not (math.isfinite(number) and (number >= least if least or zero else number > 0)):
         bound = f"of at least {least}" if least or zero else "above 0"
         raise ValueError(
-            f"scaling: expected a finite number {bound} for {key!r}, got {value!r}; "
+            f"scaling: expected a finite number {bound} for {key!r}, got {number}; "
             "take it from the model's configuration"
         )
     return number
+
+
+def _float(value: numbers.Real) -> float:
+    """The number, infinite where it is too large for a float."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _check_together(name: str, found: dict[str, float | None]) -> None:
