@@ -35,7 +35,7 @@ def arrays_of(case: Case) -> dict[str, Array]:
 
 
 def test_no_case_is_lost() -> None:
-    assert (len(INDEX["onnx"]), len(INDEX["transformers"])) == (8, 11)
+    assert (len(INDEX["onnx"]), len(INDEX["transformers"])) == (8, 13)
 
 
 # ONNX ---------------------------------------------------------------------------------------------
