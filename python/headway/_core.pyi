@@ -78,7 +78,6 @@ def rotary_embedding(
     interleaved: bool,
     /,
 ) -> None: ...
-
 def attention_cached(
     q: _Array,
     out: _Array,
