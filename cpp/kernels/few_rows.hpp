@@ -58,10 +58,10 @@ template <class S, class Element, int kRows>
 #pragma GCC unroll 8
   for (int g = 0; g < kRows; ++g) acc[g] = S::zero();
   const typename S::Real* queries = args.panel->queries;
-  const auto multiply = [&](std::int64_t d, int count, int width) __attribute__((always_inline)) {
+  const auto multiply = [&](std::int64_t d, int used, int width) __attribute__((always_inline)) {
     Vec r[S::kLanes];
 #pragma GCC unroll 16
-    for (int i = 0; i < S::kLanes; ++i) r[i] = i < count ? S::load_elements(rows[i] + d, width) : S::zero();
+    for (int i = 0; i < S::kLanes; ++i) r[i] = i < used ? S::load_elements(rows[i] + d, width) : S::zero();
     transpose<S>(r);
 #pragma GCC unroll 16
     for (int i = 0; i < S::kLanes; ++i) {

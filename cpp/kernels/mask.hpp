@@ -192,18 +192,25 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
   const Real* rows[S::kLanes] = {};
   int lane = 0, used = 0;
   const auto flush = [&] {
-    load_transposed<S>(rows, used, count, bias + lane, lanes);
+    // Whole lines at a time: the rows of a mask are often a power of two apart and crowd the first-level cache.
+    std::int64_t at = 0;
+    for (; used == S::kLanes && at + S::kLanes <= count; at += S::kLanes) {
+      load_block_transposed<S>(rows, at, S::kLanes, S::kLanes, bias + lane, lanes);
+    }
+    for (; at < count; at += S::kLanes) {
+      const int n = count - at < S::kLanes ? static_cast<int>(count - at) : S::kLanes;
+      load_block_transposed<S>(rows, at, used, n, bias + lane, lanes);
+    }
     lane += S::kLanes;
     used = 0;
   };
   for_mask_rows(task, panel, begin, mask, [&](const Element* row) {
-    // Copied first, for the rows of a mask are often a power of two apart and crowd the first-level cache.
-    rows[used] = staged + used * kKeysPerBlock;
-    if (__is_same(Element, Real) && key_stride == 1 && count == kKeysPerBlock) {
-      __builtin_memcpy(staged + used * kKeysPerBlock, row, kKeysPerBlock * sizeof(Real));
-    } else {
-      stage(row, staged + used * kKeysPerBlock);
+    if constexpr (__is_same(Element, Real)) {
+      rows[used] = row;
+      if (key_stride == 1) return ++used < S::kLanes || (flush(), true);
     }
+    rows[used] = staged + used * kKeysPerBlock;
+    stage(row, staged + used * kKeysPerBlock);
     if (++used == S::kLanes) flush();
     return true;
   });
