@@ -9,6 +9,7 @@
 
 from . import reference
 from ._version import __version__
+from .cache import KVCache
 from .functional import attention
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
@@ -28,6 +29,7 @@ from .slopes import alibi_slopes
 
 __all__ = [
     "CausalAttention",
+    "KVCache",
     "MultiHeadAttention",
     "Projection",
     "StackedMultiHeadAttention",
