@@ -15,6 +15,7 @@ from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
 from .packed import attention_varlen
+from .paged_cache import PagedKVCache
 from .projection import Projection
 from .runtime import (
     available_isas,
@@ -31,6 +32,7 @@ __all__ = [
     "CausalAttention",
     "KVCache",
     "MultiHeadAttention",
+    "PagedKVCache",
     "Projection",
     "StackedMultiHeadAttention",
     "__version__",
