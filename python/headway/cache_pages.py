@@ -12,7 +12,7 @@ from .arrays import Array, as_array, dtype_text, kind_of, readable
 #: The names of 8-bit formats, with their array dtype, and what else stands for them.
 QUANTISED = {"int8": "int8", "fp8_e4m3": "uint8"}
 _ALIASES = {"float8_e4m3fn": "fp8_e4m3"}
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
+FLOATS = ("float32", "float64", "float16", "bfloat16")
 #: What can be appended to a quantised cache, and what can attend to it.
 SOURCES = ("float32", "float16", "bfloat16")
 
@@ -36,7 +36,7 @@ def checked_kind(dtype: Any) -> tuple[str, np.dtype[Any]]:
     name = _ALIASES.get(found.name, found.name)
     if name in QUANTISED:
         return name, np.dtype(QUANTISED[name])
-    if name not in _FLOATS or not found.isnative:
+    if name not in FLOATS or not found.isnative:
         got = name if found.isnative else f"byte-swapped {name}"
         raise TypeError(f"dtype: expected {wanted}, got {got}; {fix}")
     return name, found
