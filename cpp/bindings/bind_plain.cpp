@@ -104,7 +104,7 @@ py::object attention_plain(const py::handle& q_object, const py::handle& k_objec
     return py::none();
   }
   AttentionProblem p{};
-  p.kind = *kind;
+  p.kind = p.key_kind = *kind;
   p.batch = q->batch;
   p.num_heads = q->heads;
   p.num_queries = q->tokens;

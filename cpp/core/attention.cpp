@@ -44,15 +44,36 @@ ScoreOptions options_of(const AttentionProblem& p, std::int64_t batch, std::int6
   };
 }
 
+KeyPages pages_of(const AttentionProblem& p, std::int64_t batch, std::int64_t kv_head) {
+  const PagesView& pages = p.pages;
+  const auto scales = [&](const TensorView& view) {
+    return view.data != nullptr ? static_cast<const float*>(offset(view, sizeof(float), 0, kv_head, 0)) : nullptr;
+  };
+  return KeyPages{
+      .table = pages.table != nullptr ? pages.table + batch * pages.pages_per_entry : nullptr,
+      .count = pages.pages_per_entry,
+      .size = pages.page_size,
+      .k_stride = p.k.batch_stride,
+      .v_stride = p.v.batch_stride,
+      .k_scales = scales(pages.k_scales),
+      .v_scales = scales(pages.v_scales),
+      .k_scale_stride = pages.k_scales.batch_stride,
+      .v_scale_stride = pages.v_scales.batch_stride,
+      .k_scale_token_stride = pages.k_scales.token_stride,
+      .v_scale_token_stride = pages.v_scales.token_stride,
+  };
+}
+
 AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* workspace) {
-  const std::size_t size = element_size(p.kind);
+  const std::size_t size = element_size(p.kind), key_size = element_size(p.key_kind);
   const std::size_t out_size = p.wide_out ? accumulation_size(p.kind) : size;
   const std::int64_t group = p.num_heads / p.num_kv_heads, head = place.kv_head * group;
   const Sequence& s = place.sequence;
+  const std::int64_t first_page = p.pages.table != nullptr ? 0 : place.batch;
   return AttentionTask{
       .q = offset(p.q, size, place.batch, head, s.first_query),
-      .k = offset(p.k, size, place.batch, place.kv_head, s.first_key),
-      .v = offset(p.v, size, place.batch, place.kv_head, s.first_key),
+      .k = offset(p.k, key_size, first_page, place.kv_head, s.first_key),
+      .v = offset(p.v, key_size, first_page, place.kv_head, s.first_key),
       .out = offset(p.out, out_size, place.batch, head, s.first_query),
       .q_token_stride = p.q.token_stride,
       .q_head_stride = p.q.head_stride,
@@ -72,6 +93,7 @@ AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* w
       // Computed here, in a task, so that the caller's rounding mode does not matter.
       .scale = p.scale ? *p.scale : 1 / std::sqrt(static_cast<double>(p.head_dim)),
       .options = options_of(p, place.batch, head),
+      .pages = pages_of(p, place.batch, place.kv_head),
       // Rows that lie apart are not foreseen by the CPU either.
       .cold = place.cold || p.k.token_stride != p.head_dim || p.v.token_stride != p.value_dim,
       .wide_out = p.wide_out,
@@ -207,7 +229,7 @@ bool is_empty(const AttentionProblem& p) { return p.batch == 0 || p.num_heads ==
 
 void attention(const AttentionProblem& problem, const InterruptCheck& interrupted) {
   if (is_empty(problem)) return;
-  const Run run(problem, attention_kernels(kernels(), problem.kind), true, interrupted);
+  const Run run(problem, attention_kernels(kernels(), problem.key_kind), true, interrupted);
   if (run.plan.num_spans > 1) {
     attend_spans(run);
   } else {

@@ -10,6 +10,7 @@
 namespace headway {
 
 inline std::size_t element_size(ElementKind kind) {
+  if (kind == ElementKind::kInt8 || kind == ElementKind::kFloat8) return 1;
   return kind == ElementKind::kFloat64 ? 8 : kind == ElementKind::kFloat32 ? 4 : 2;
 }
 
@@ -33,8 +34,16 @@ struct MaskView {
   std::ptrdiff_t batch_stride = 0, head_stride = 0, token_stride = 0, key_stride = 0;
 };
 
+// Keys and values in pages, which then are what the batch axis of AttentionProblem's k and v counts.
+struct PagesView {
+  const std::int64_t* table = nullptr;  // (batch, pages_per_entry), see KeyPages; null: no pages
+  std::int64_t pages_per_entry = 0, page_size = 0;
+  TensorView k_scales, v_scales;  // (pages, num_kv_heads, page_size) float32, of kInt8; or no data
+};
+
 struct AttentionProblem {
-  ElementKind kind;   // of q, k and v
+  ElementKind kind;      // of q and the results
+  ElementKind key_kind;  // of k and v: the same, or that of a cache, see ElementKind
   bool wide_out;      // out has the accumulation type (float64 for float64, else float32), not kind
   std::int64_t batch, num_heads, num_kv_heads, num_queries, num_keys, head_dim, value_dim;
   TensorView q;       // (batch, num_heads, num_queries, head_dim)
@@ -57,6 +66,7 @@ struct AttentionProblem {
   const double* slopes = nullptr;  // (batch, num_heads), or null
   const double* sinks = nullptr;   // (num_heads), or null
   MaskView mask;
+  PagesView pages;
 };
 
 }  // namespace headway

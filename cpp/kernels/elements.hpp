@@ -1,4 +1,5 @@
-// The 16-bit element types, and their conversion in plain integer arithmetic for CPUs without an instruction for it.
+// The element types of 8 and 16 bits, and their conversion in plain integer arithmetic for CPUs without an instruction
+// for it.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,12 @@ namespace {
 
 struct Half { std::uint16_t bits; };      // IEEE binary16
 struct BFloat16 { std::uint16_t bits; };  // upper half of an IEEE binary32
+struct Int8 { std::int8_t number; };
+struct Float8 { std::uint8_t bits; };      // OCP's E4M3: sign, 4 bits of exponent (bias 7), 3 of fraction; no infinities
+
+// Whether a scale goes with each row of such elements.
+template <class Element>
+inline constexpr bool kHasScales = __is_same(Element, Int8);
 
 [[maybe_unused]] inline float float_from_bits(std::uint32_t bits) {
   float value;
@@ -33,6 +40,15 @@ struct BFloat16 { std::uint16_t bits; };  // upper half of an IEEE binary32
   if (magnitude >= 0x0400u) return float_from_bits(sign | ((magnitude << 13) + 0x38000000u));
   const float subnormal = static_cast<float>(magnitude) * 0x1p-24f;  // exact
   return float_from_bits(sign | bits_from_float(subnormal));
+}
+
+[[maybe_unused]] inline float widen(Int8 x) { return x.number; }
+
+// The bits of a binary16 2^8 times smaller.
+[[maybe_unused]] inline float widen(Float8 x) {
+  const std::uint32_t magnitude = x.bits & 0x7fu, sign = std::uint32_t{x.bits & 0x80u} << 8;
+  if (magnitude == 0x7fu) return float_from_bits(sign << 16 | 0x7fc00000u);
+  return widen(Half{static_cast<std::uint16_t>(sign | magnitude << 7)}) * 256;
 }
 
 // Rounding is to nearest, ties to even; NaN stays NaN (quiet), overflow becomes infinity.

@@ -7,8 +7,10 @@
 
 namespace headway {
 
-enum class ElementKind : std::int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
-inline constexpr int kNumElementKinds = 4;
+// kInt8 and kFloat8 (OCP's E4M3, without infinities) are what keys and values of a cache may be, under float32 queries.
+enum class ElementKind : std::int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3, kInt8 = 4, kFloat8 = 5 };
+inline constexpr int kNumElementKinds = 4;  // of queries, results, and projections
+inline constexpr int kNumKeyKinds = 6;
 
 // What store_scores writes for each (query row, key).
 enum class ScoreStage : std::int32_t {
@@ -31,6 +33,19 @@ struct ScoreOptions {
   std::ptrdiff_t mask_token_stride, mask_head_stride, mask_key_stride;
 };
 
+// Where keys and values lie in pages of equal size: key j in page table[(j / size) % count], slot j % size. So a ring is
+// one page that is used over and over. Strides between pages count elements.
+struct KeyPages {
+  const std::int64_t* table;  // null: all in one piece
+  std::int64_t count, size;
+  std::ptrdiff_t k_stride, v_stride;
+  // Of kInt8: an element is a number times the scale of its key's slot.
+  const float* k_scales;
+  const float* v_scales;
+  std::ptrdiff_t k_scale_stride, v_scale_stride;              // between pages
+  std::ptrdiff_t k_scale_token_stride, v_scale_token_stride;  // between slots
+};
+
 // No limit, for AttentionTask::left and right.
 inline constexpr std::int64_t kNoLimit = std::int64_t{1} << 61;
 
@@ -38,8 +53,8 @@ inline constexpr std::int64_t kNoLimit = std::int64_t{1} << 61;
 // and token r / group, so that the heads of a group fill the vector lanes together. Strides count elements.
 struct AttentionTask {
   const void* q;    // (num_queries, group, head_dim)
-  const void* k;    // (num_keys, head_dim)
-  const void* v;    // (num_keys, value_dim)
+  const void* k;    // (num_keys, head_dim), or the first page's
+  const void* v;    // (num_keys, value_dim), likewise
   void* out;        // (num_queries, group, value_dim), or (num_queries, group, num_keys) for store_scores
   std::ptrdiff_t q_token_stride, q_head_stride;
   std::ptrdiff_t k_token_stride, v_token_stride;
@@ -52,6 +67,7 @@ struct AttentionTask {
                                      // causal: right = 0
   double scale;
   ScoreOptions options;
+  KeyPages pages;
   bool cold;                         // first of its thread to read these keys and values: they are fetched ahead
   bool wide_out;                     // out holds the accumulation type, not the type of q
   void* workspace;                   // workspace_bytes, 64-byte aligned, kept from begin to finish
@@ -103,7 +119,7 @@ struct ProjectionKernels {
 struct KernelTable {
   const char* name;
   const KernelTable* base;
-  KindKernels kinds[kNumElementKinds];              // by ElementKind
+  KindKernels kinds[kNumKeyKinds];                  // by ElementKind of the keys
   ProjectionKernels projections[kNumElementKinds];  // likewise
   // By ElementKind, null where the ISA multiplies no such numbers: 2 * multiply-adds done by `rounds` rounds of
   // independent ones in registers: the peak the CPU can reach.

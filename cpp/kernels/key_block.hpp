@@ -1,6 +1,7 @@
 // A block of keys and values on its way to the tiles: read in place, or copied, see load_block.
 #pragma once
 
+#include "key_rows.hpp"
 #include "panel.hpp"
 
 namespace headway {
@@ -33,14 +34,13 @@ bool is_crowded(const AttentionTask& task) {
   return task.k_token_stride % kFar == 0 && task.k_token_stride != 0 && task.k_token_stride != task.head_dim;
 }
 
-// Keys [begin, begin + count) of the task, ready for the tiles: in place, or copied into the workspace, widened there if
-// they have 16 bits.
+// Keys [begin, begin + count) of the task, ready for the tiles: in place, or copied into the workspace where they lie in
+// several pages, are crowded, or are to be widened.
 template <class S, class Element>
 KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t begin, std::int64_t count,
                                       std::int64_t span_begin, bool with_values) {
   using Real = typename S::Real;
   auto& w = workspace_of<S>(task);
-  const auto* k = static_cast<const Element*>(task.k) + begin * task.k_token_stride;
   KeyBlock<Real> block{};
   block.count = count;
   block.offset = begin - span_begin;
@@ -48,22 +48,21 @@ KeyBlock<typename S::Real> load_block(const AttentionTask& task, std::int64_t be
   const std::int64_t whole = count / kKeysPerGroup * kKeysPerGroup;
   if (whole < count) {
     for (std::int64_t i = 0; i < kKeysPerGroup * task.head_dim; ++i) w.tail[i] = 0;
-    widen_rows<S>(k + whole * task.k_token_stride, task.k_token_stride, count - whole, task.head_dim, w.tail);
+    widen_keys<S, false, Element>(task, begin + whole, count - whole, w.tail);
   }
-  if (sizeof(Element) == 2 || is_crowded<Element>(task)) {
-    widen_rows<S>(k, task.k_token_stride, whole, task.head_dim, w.keys);
+  const auto keys = rows_from<false, Element>(task, begin);
+  const bool split = keys.count < count;
+  if (!__is_same(Element, Real) || split || is_crowded<Element>(task)) {
+    widen_keys<S, false, Element>(task, begin, whole, w.keys);
+    if (with_values) widen_keys<S, true, Element>(task, begin, count, w.values);
     block.keys = w.keys;
     block.key_stride = task.head_dim;
-    if (with_values) {
-      const auto* v = static_cast<const Element*>(task.v) + begin * task.v_token_stride;
-      widen_rows<S>(v, task.v_token_stride, count, task.value_dim, w.values);
-    }
     block.values = w.values;
     block.value_stride = task.value_dim;
-  } else if constexpr (sizeof(Element) != 2) {
-    block.keys = k;
-    block.key_stride = task.k_token_stride;
-    block.values = static_cast<const Element*>(task.v) + begin * task.v_token_stride;
+  } else if constexpr (__is_same(Element, Real)) {
+    block.keys = keys.data;
+    block.key_stride = keys.stride;
+    block.values = rows_from<true, Element>(task, begin).data;
     block.value_stride = task.v_token_stride;
   }
   return block;

@@ -14,6 +14,7 @@ struct PairWorkspace : Workspace<float> {
   float* scores;           // (kKeysPerJudgement, lanes)
   BFloat16* rows;          // (kLanes, depth): queries on their way into the lanes
   BFloat16* key_rows;      // (kKeysPerBlock, depth): keys, padded with zeros
+  BFloat16* value_rows;    // (kKeysPerBlock, value_dim): values that lie in several pages
   BFloat16* clean_values;  // (kKeysPerBlock, value_dim): values without those that are not finite
   BFloat16* packed;        // (kKeysPerBlock, values): values as the products want them
 };
@@ -50,6 +51,7 @@ std::size_t lay_out_pairs(PairWorkspace& w, char* base, std::int64_t head_dim, s
   lay_out_panels<VecF32>(w, Products::kPanels, depth / 2 * kLanes, values * kLanes, floats);
   w.rows = halves(VecF32::kLanes * depth);
   w.key_rows = halves(kKeysPerBlock * depth);
+  w.value_rows = halves(kKeysPerBlock * value_dim);
   w.clean_values = halves(kKeysPerBlock * value_dim);
   w.packed = halves(kKeysPerBlock * values);
   return used;
@@ -125,21 +127,32 @@ inline bool any_not_finite(const BFloat16* values, std::ptrdiff_t stride, std::i
 template <class Products>
 PairBlock load_pairs(const AttentionTask& task, std::int64_t begin, std::int64_t count, std::int64_t span_begin) {
   auto& w = pair_workspace_of(task);
-  const auto* k = static_cast<const BFloat16*>(task.k) + begin * task.k_token_stride;
+  const auto keys = rows_from<false, BFloat16>(task, begin), values_lie = rows_from<true, BFloat16>(task, begin);
   PairBlock block{};
   block.count = count;
   block.offset = begin - span_begin;
   block.depth = pad_to(task.head_dim, Products::kDepthStep);
-  block.keys = k;
-  block.key_stride = task.k_token_stride;
-  if (count % Products::kKeysPerTile != 0 || !Products::reads(k, task.k_token_stride, task.head_dim)) {
-    copy_padded(k, task.k_token_stride, count, task.head_dim, pad_to(count, Products::kKeysPerTile), block.depth, w.key_rows);
+  block.keys = keys.data;
+  block.key_stride = keys.stride;
+  const bool split = keys.count < count;
+  if (split || count % Products::kKeysPerTile != 0 || !Products::reads(keys.data, keys.stride, task.head_dim)) {
+    for_pieces<false, BFloat16>(task, begin, count, [&](const Rows<BFloat16>& rows, std::int64_t n, std::int64_t at) {
+      const std::int64_t padded = at + n == count ? pad_to(count, Products::kKeysPerTile) - at : n;
+      copy_padded(rows.data, rows.stride, n, task.head_dim, padded, block.depth, w.key_rows + at * block.depth);
+    });
     block.keys = w.key_rows;
     block.key_stride = block.depth;
   }
 
-  block.values = static_cast<const BFloat16*>(task.v) + begin * task.v_token_stride;
-  block.value_stride = task.v_token_stride;
+  block.values = values_lie.data;
+  block.value_stride = values_lie.stride;
+  if (split) {
+    for_pieces<true, BFloat16>(task, begin, count, [&](const Rows<BFloat16>& rows, std::int64_t n, std::int64_t at) {
+      copy_padded(rows.data, rows.stride, n, task.value_dim, n, task.value_dim, w.value_rows + at * task.value_dim);
+    });
+    block.values = w.value_rows;
+    block.value_stride = task.value_dim;
+  }
   const BFloat16* values = block.values;
   std::ptrdiff_t stride = block.value_stride;
   block.cleaned = any_not_finite(values, stride, count, task.value_dim);

@@ -107,22 +107,22 @@ template <class S, class Element, class Load, class Attend>
   }
 }
 
-// Keys [key_begin, key_end), one span, for every panel of the task.
-template <class S, class Element>
+// Keys [key_begin, key_end), one span, for every panel of the task. Element: of queries and results.
+template <class S, class Element, class KeyElement>
 void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
   using Real = typename S::Real;
   auto& w = workspace_of<S>(task);
   walk_span<S, Element>(
       task, key_begin, key_end,
       [&](std::int64_t begin, std::int64_t count) {
-        return load_block<S, Element>(task, begin, count, key_begin, task.value_dim > 0);
+        return load_block<S, KeyElement>(task, begin, count, key_begin, task.value_dim > 0);
       },
       [&](KeyBlock<Real>& block, Panel<Real>& panel, Softmax<Real>& state, bool last) {
         const TileArgs<Real> args{&task, &block, &panel, &state, w.weights, w.scale,
                                   block.keys + (last ? 0 : block.count * block.key_stride)};
         with_vecs<S>(panel.vecs, [&](auto vecs) {
           constexpr int kVecs = decltype(vecs)::value;
-          if (sizeof(Element) != 2 && task.cold && block.keys != w.keys && &panel == w.panels &&
+          if (__is_same(KeyElement, Real) && task.cold && block.keys != w.keys && &panel == w.panels &&
               panel.first_limit + 1 >= key_begin + block.offset + block.count) {
             attend_block<S, kVecs, true>(args, block, key_begin);
           } else {

@@ -8,7 +8,7 @@
 namespace headway {
 namespace {
 
-template <class S, class Element>
+template <class S, class Element, class KeyElement = Element>
 constexpr KindKernels kernels_of() {
   return KindKernels{
       .rows_per_panel = S::kPanelVecs * S::kLanes,
@@ -19,10 +19,10 @@ constexpr KindKernels kernels_of() {
             return lay_out<S>(w, nullptr, head_dim, value_dim);
           },
       .begin = begin_task<S, Element>,
-      .attend_span = attend_span<S, Element>,
+      .attend_span = attend_span<S, Element, KeyElement>,
       .join = join_tasks<S>,
       .finish = finish_task<S, Element>,
-      .store_scores = store_scores<S, Element>,
+      .store_scores = __is_same(Element, KeyElement) ? store_scores<S, Element> : nullptr,
   };
 }
 
@@ -49,7 +49,8 @@ constexpr KernelTable table_of(const char* name) {
   return KernelTable{.name = name,
                      .base = nullptr,
                      .kinds = {kernels_of<VecF32, float>(), kernels_of<VecF64, double>(), kernels_of<VecF32, Half>(),
-                               kernels_of<VecF32, BFloat16>()},
+                               kernels_of<VecF32, BFloat16>(), kernels_of<VecF32, float, Int8>(),
+                               kernels_of<VecF32, float, Float8>()},
                      .projections = {projection_of<VecF32, float>(), projection_of<VecF64, double>(),
                                      projection_of<VecF32, Half>(), projection_of<VecF32, BFloat16>()},
                      .bursts = {fma_burst<VecF32>, fma_burst<VecF64>, nullptr, nullptr}};

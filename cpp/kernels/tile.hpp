@@ -47,13 +47,21 @@ template <class S, int kRows, int kVecs, int kFirst = 0, int kEnd = kVecs, class
   for (; n < depth; ++n) step(n);
 }
 
-// Rows (count, depth) of 16-bit elements -> (count, depth) in the accumulation type.
-template <class S, class Element>
+// For widen_rows: the numbers as they are.
+struct Unscaled {
+  template <class Vec>
+  Vec operator()(std::int64_t, Vec x) const {
+    return x;
+  }
+};
+
+// Rows (count, depth) of elements -> (count, depth) in the accumulation type; scaled(i, x) is what row i's numbers become.
+template <class S, class Element, class Scaled = Unscaled>
 void widen_rows(const Element* rows, std::ptrdiff_t stride, std::int64_t count, std::int64_t depth,
-                typename S::Real* out) {
+                typename S::Real* out, const Scaled& scaled = {}) {
   for (std::int64_t i = 0; i < count; ++i) {
     const auto widen = [&](std::int64_t at, int n) {
-      S::store_elements(out + i * depth + at, S::load_elements(rows + i * stride + at, n), n);
+      S::store_elements(out + i * depth + at, scaled(i, S::load_elements(rows + i * stride + at, n)), n);
     };
     std::int64_t at = 0;
     for (; at + S::kLanes <= depth; at += S::kLanes) widen(at, S::kLanes);

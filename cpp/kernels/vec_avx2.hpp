@@ -105,6 +105,13 @@ struct VecF32 {
     return _mm_load_si128(reinterpret_cast<const __m128i*>(padded));
   }
   template <class Element>
+  static __m128i load_8bit(const Element* p, int n) {
+    if (n == kLanes) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    alignas(16) Element padded[2 * kLanes] = {};
+    for (int i = 0; i < n; ++i) padded[i] = p[i];
+    return _mm_load_si128(reinterpret_cast<const __m128i*>(padded));
+  }
+  template <class Element>
   static void store_16bit(Element* p, __m128i x, int n) {
     if (n == kLanes) return _mm_storeu_si128(reinterpret_cast<__m128i*>(p), x);
     alignas(16) Element padded[kLanes];
@@ -119,6 +126,17 @@ struct VecF32 {
   static Vec load_elements(const Half* p, int n) { return _mm256_cvtph_ps(load_16bit(p, n)); }
   static Vec load_elements(const BFloat16* p, int n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16bit(p, n)), 16));
+  }
+  static Vec load_elements(const Int8* p, int n) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8bit(p, n)));
+  }
+  static Vec load_elements(const Float8* p, int n) {  // see widen: the bits of a binary16, NaN apart
+    const __m256i bits = _mm256_cvtepu8_epi32(load_8bit(p, n)), most = _mm256_set1_epi32(0x7f);
+    const __m256i magnitude = _mm256_and_si256(bits, most), sign = _mm256_slli_epi32(_mm256_xor_si256(bits, magnitude), 8);
+    const __m256i half = _mm256_or_si256(sign, _mm256_slli_epi32(magnitude, 7));
+    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    const Vec x = _mm256_mul_ps(_mm256_cvtph_ps(packed), _mm256_set1_ps(256));
+    return _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude, most)));  // all bits set is a NaN
   }
   // The first n lanes, rounded to nearest even.
   static void store_elements(float* p, Vec x, int n) {

@@ -87,6 +87,17 @@ struct VecF32 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
+  static Vec load_elements(const Int8* p, int n) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
+  }
+  static Vec load_elements(const Float8* p, int n) {  // see widen: the bits of a binary16, NaN apart
+    const __m128i bits = _mm_maskz_loadu_epi8(first(n), p), most = _mm_set1_epi8(0x7f);
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bits), 8);  // sign, 4, 3
+    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(wide, 1), _mm256_set1_epi16(static_cast<short>(0xbfff)));
+    const Vec x = _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256));
+    const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_and_si128(bits, most), most);
+    return _mm512_mask_mov_ps(x, nan, _mm512_set1_ps(__builtin_nanf("")));
+  }
   // The first n lanes, rounded to nearest even.
   static void store_elements(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }
   static void store_elements(Half* p, Vec x, int n) {

@@ -88,7 +88,7 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
   fill(v.data(), kind, v_count, 3);
 
   AttentionProblem p{};
-  p.kind = kind;
+  p.kind = p.key_kind = kind;
   p.batch = batch;
   p.num_heads = c.heads;
   p.num_kv_heads = c.kv_heads;

@@ -31,7 +31,7 @@ bool run(const Shape& s, ElementKind kind, bool causal, bool at_end) {
   fill(v.data(), kind, v_count, 3);
   const std::int64_t position = s.keys - s.queries;
   AttentionProblem p{};
-  p.kind = kind;
+  p.kind = p.key_kind = kind;
   p.batch = 1;
   p.num_heads = s.heads;
   p.num_kv_heads = s.kv_heads;

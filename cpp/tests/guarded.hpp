@@ -44,6 +44,8 @@ inline double read(const char* p, ElementKind kind, std::int64_t i) {
     case ElementKind::kFloat32: return static_cast<double>(reinterpret_cast<const float*>(p)[i]);
     case ElementKind::kFloat16: return static_cast<double>(widen(reinterpret_cast<const Half*>(p)[i]));
     case ElementKind::kBFloat16: return static_cast<double>(widen(reinterpret_cast<const BFloat16*>(p)[i]));
+    case ElementKind::kInt8: return reinterpret_cast<const std::int8_t*>(p)[i];
+    case ElementKind::kFloat8: return static_cast<double>(widen(reinterpret_cast<const Float8*>(p)[i]));
   }
   return 0;
 }
@@ -54,6 +56,8 @@ inline void write(char* p, ElementKind kind, std::int64_t i, double x) {
     case ElementKind::kFloat32: reinterpret_cast<float*>(p)[i] = static_cast<float>(x); break;
     case ElementKind::kFloat16: narrow(static_cast<float>(x), reinterpret_cast<Half*>(p)[i]); break;
     case ElementKind::kBFloat16: narrow(static_cast<float>(x), reinterpret_cast<BFloat16*>(p)[i]); break;
+    case ElementKind::kInt8: reinterpret_cast<std::int8_t*>(p)[i] = static_cast<std::int8_t>(x * 16); break;
+    case ElementKind::kFloat8: std::abort();  // nothing is written in it
   }
 }
 
@@ -73,6 +77,8 @@ inline double tolerance(ElementKind kind) {
     case ElementKind::kFloat32: return 4e-6;
     case ElementKind::kFloat16: return 1e-3;
     case ElementKind::kBFloat16: return 8e-3;
+    case ElementKind::kInt8:
+    case ElementKind::kFloat8: break;  // the results are float32
   }
   return 0;
 }
