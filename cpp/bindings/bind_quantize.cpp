@@ -15,7 +15,7 @@ void quantize_call(const py::array& x, const std::string& kind, const py::array&
                    const std::optional<py::array>& scales) {
   QuantizeProblem p{};
   p.kind = kind_named(kind);
-  expect(p.kind != ElementKind::kFloat64, "kind: float64 is not quantised");
+  expect(p.kind != ElementKind::kFloat64, "kind: expected float32, float16 or bfloat16");
   p.x = view_of(x, 4, element_size(p.kind), false, "x");
   p.out = view_of(out, 4, 1, true, "out");
   p.batch = x.shape(0);

@@ -88,27 +88,6 @@ def attention_cached(
 def allocate(nbytes: int, /) -> _Array: ...
 def quantize(x: _Array, kind: str, out: _Array, scales: _Array | None) -> None: ...
 
-def attention_cached(
-    q: _Array,
-    out: _Array,
-    lse: _Array | None,
-    kind: str,
-    out_kind: str,
-    scale: float | None,
-    causal: bool,
-    offsets: list[int],
-    options: object,
-    keys: _Array,
-    values: _Array,
-    cache_kind: str,
-    key_scales: _Array | None,
-    value_scales: _Array | None,
-    table: _Array,
-    num_keys: int,
-    /,
-) -> None: ...
-def allocate(nbytes: int, /) -> _Array: ...
-
 class Projection:
     def __init__(self, weight: _Array, bias: _Array | None, kind: str) -> None: ...
     def multiply(self, x: _Array, out: _Array, out_kind: str) -> None: ...
