@@ -179,6 +179,8 @@ class KVCache(CacheState):
         start = lengths[0]
         if taken is None and (batch == 1 or lengths.count(start) == batch):
             self._write(slice(None), start, n, parts)
+        elif taken is None and n == 1:
+            self._write_each(parts)
         else:
             for b, (start, end) in enumerate(zip(lengths, grown, strict=True)):
                 self._write(b, start, end - start, parts)

@@ -292,3 +292,10 @@ class CacheState:
             for array, x in zip(self._pages.arrays, parts, strict=True):
                 array[b, :, slot : slot + count] = x[b, :, done : done + count]
             done += count
+
+    def _write_each(self, parts: tuple[Array, ...]) -> None:
+        """Put one token behind each sequence, whatever their lengths."""
+        slots = self.capacity
+        places = [length % slots for length in self._lengths]
+        for array, x in zip(self._pages.arrays, parts, strict=True):
+            array[self._table[:, 0], :, places] = x[:, :, 0]
