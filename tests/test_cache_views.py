@@ -50,16 +50,6 @@ def test_views_of_what_is_stored() -> None:
     assert cache.key_scales is None
 
 
-def test_views_of_a_ring_are_in_the_order_of_its_slots() -> None:
-    ring = cache_of(1, 6, window=3)
-    k, v = tokens(2, 15, 1)
-    for start in range(0, 15, 3):
-        ring.append(k[:, :, start : start + 3], v[:, :, start : start + 3])
-    order = [12, 13, 14, 9, 10, 11]  # of the tokens in slots 0 to 5
-    assert_same_bits(ring.keys, k[:, :, order])
-    assert_same_bits(ring.values, v[:, :, order])
-
-
 def test_views_of_scales() -> None:
     cache = cache_of(dtype="int8")
     k, v = tokens(3, 5)
@@ -196,20 +186,6 @@ def test_every_reordering(kind: str) -> None:
                 assert_same_bits(cache.key_scales[b, :, :n], scales[source, :, :n])
 
 
-def test_reordered_rings() -> None:
-    q = make(19, (2, 4, 1, 8), "float32")
-    ring = cache_of(2, 6, window=4)
-    ring.append(*tokens(20, 3, 2))
-    ring.append(*tokens(21, 3, 2))
-    ring.append(*tokens(22, 3, 2), counts=[1, 3])
-    before = ring.attend(q)
-    ring.reorder([1, 0])
-    assert ring.lengths.tolist() == [9, 7]
-    assert_same_bits(ring.attend(q[::-1]), before[::-1].copy())
-    ring.append(*tokens(23, 1, 2))  # position 9 of one, 7 of the other
-    assert ring.attend(q).shape == (2, 4, 1, 6)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_truncated_and_filled_again(kind: str, isa: str) -> None:
     q = make(24, (4, 4, 3, 8), "float32")
@@ -223,36 +199,6 @@ def test_truncated_and_filled_again(kind: str, isa: str) -> None:
     fresh.append(*again)
     assert cache.lengths.tolist() == [9, 8, 3, 9]
     assert_same_bits(cache.attend(q), fresh.attend(q))
-
-
-def test_a_truncated_ring(isa: str) -> None:
-    """capacity = window + n - 1 takes back n tokens, and goes on as if they had not come."""
-    k, v = tokens(28, 40, 1)
-    q = make(29, (1, 4, 40, 8), "float32")
-    ring = cache_of(1, 8, window=5)
-    expected = headway.attention(q, k, v, window=5)
-    drafts = tokens(30, 40, 1)
-    for start in range(0, 36, 2):
-        ring.append(*(x[:, :, start : start + 4] for x in drafts))
-        ring.truncate(start)
-        piece = slice(start, start + 2)
-        ring.append(k[:, :, piece], v[:, :, piece])
-        assert_same_bits(ring.attend(q[:, :, piece]), expected[:, :, piece].copy(), f"{start}")
-    with pytest.raises(ValueError, match="has overwritten those before token"):
-        ring.truncate(30)
-    assert ring.lengths.tolist() == [36]
-
-
-def test_a_ring_sees_no_token_that_is_gone() -> None:
-    """After a truncation the last token's own query may see one that is overwritten."""
-    ring = cache_of(1, 4, window=4)
-    for n in range(9):
-        ring.append(*tokens(n, 1, 1))
-    ring.truncate(8)
-    with pytest.raises(ValueError, match="queries that see keys from 5 on, which a ring of 4"):
-        ring.attend(make(31, (1, 4, 1, 8), "float32"))
-    ring.append(*tokens(32, 1, 1))
-    ring.attend(make(31, (1, 4, 1, 8), "float32"))
 
 
 def test_reset_of_some() -> None:

@@ -164,8 +164,9 @@ class PageTables:
 
     def table(self, ids: list[int]) -> Array:
         """(len(ids), n) int64: the pages of each, n the most of them, filled up with page 0."""
-        if self._kept is not None and self._kept[0] == ids:
-            return self._kept[1]
+        kept = self._kept  # read once: another thread may put another table in its place
+        if kept is not None and kept[0] == ids:
+            return kept[1]
         pages = [self._entries[id].pages for id in ids]
         table = np.zeros((len(ids), max(map(len, pages), default=0) or 1), dtype=np.int64)
         for row, each in zip(table, pages, strict=True):
