@@ -23,14 +23,14 @@ inline float widen(Half x) {
   const std::uint32_t magnitude = x.bits & 0x7fffu;
   const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;  // exact, for subnormal numbers, too
   const std::uint32_t finite = std::bit_cast<std::uint32_t>(scaled);
-  const std::uint32_t bits = magnitude >= 0x7c00u ? (magnitude << 13) | kInfinity : finite;
-  return std::bit_cast<float>(bits | std::uint32_t{x.bits & 0x8000u} << 16);
+  const std::uint32_t infinite = magnitude >= 0x7c00u ? kInfinity : 0u;
+  return std::bit_cast<float>(finite | infinite | std::uint32_t{x.bits & 0x8000u} << 16);
 }
 
 // x (width) -> out (width), *scale. In float64, where x / scale is near enough to its true value that it rounds to an
 // integer at most 1/2 away.
 template <class Element>
-void to_int8(const Element* x, std::int8_t* out, float* scale, std::int64_t width) {
+void to_int8(const Element* x, std::int8_t* __restrict out, float* scale, std::int64_t width) {
   std::int32_t largest = 0;  // the bits of positive numbers are ordered as the numbers are, NaN above infinity
   for (std::int64_t i = 0; i < width; ++i) {
     const auto magnitude = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(widen(x[i])) & kMagnitude);
@@ -54,16 +54,24 @@ void to_int8(const Element* x, std::int8_t* out, float* scale, std::int64_t widt
 inline std::uint8_t to_e4m3(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = bits & kMagnitude;
+  constexpr std::uint32_t kLargest = std::bit_cast<std::uint32_t>(448.0f);
+  constexpr std::uint32_t kNormal = std::bit_cast<std::uint32_t>(0x1p-6f);
+  const std::uint32_t m = magnitude < kLargest ? magnitude : kLargest;
   // The exponent's bias falls from 127 to 7, the mantissa keeps 3 of 23 bits.
-  const std::uint32_t normal = (magnitude - (120u << 23) + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20;
+  const std::uint32_t normal = (m - (120u << 23) + 0x7ffffu + ((m >> 20) & 1u)) >> 20;
   // Below 2^-6: adding 2^14 leaves the number in units of 2^-9, rounded, in the low bits.
   constexpr float kShift = 0x1p14f;
   const std::uint32_t subnormal =
-      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + kShift) - std::bit_cast<std::uint32_t>(kShift);
-  std::uint32_t result = magnitude < std::bit_cast<std::uint32_t>(0x1p-6f) ? subnormal : normal;
-  result = magnitude >= std::bit_cast<std::uint32_t>(448.0f) ? 0x7eu : result;
-  result = magnitude >= kInfinity ? 0x7fu : result;
-  return static_cast<std::uint8_t>(result | ((bits >> 24) & 0x80u));
+      std::bit_cast<std::uint32_t>(std::bit_cast<float>(m) + kShift) - std::bit_cast<std::uint32_t>(kShift);
+  // All bits set where the difference is negative: a comparison would become a branch.
+  const std::uint32_t small = 0u - ((m - kNormal) >> 31);
+  const std::uint32_t nan = (0u - ((kInfinity - 1u - magnitude) >> 31)) & 0x7fu;
+  return static_cast<std::uint8_t>((subnormal & small) | (normal & ~small) | nan | ((bits >> 24) & 0x80u));
+}
+
+template <class Element>
+void to_e4m3(const Element* x, std::uint8_t* __restrict out, std::int64_t width) {
+  for (std::int64_t i = 0; i < width; ++i) out[i] = to_e4m3(widen(x[i]));
 }
 
 template <class Element>
@@ -78,10 +86,9 @@ void quantize_rows(const QuantizeProblem& p, std::int64_t first, std::int64_t co
     if (p.scales.data != nullptr) {
       to_int8(x, static_cast<std::int8_t*>(p.out.data) + offset(p.out),
               static_cast<float*>(p.scales.data) + offset(p.scales), p.width);
-      continue;
+    } else {
+      to_e4m3(x, static_cast<std::uint8_t*>(p.out.data) + offset(p.out), p.width);
     }
-    std::uint8_t* out = static_cast<std::uint8_t*>(p.out.data) + offset(p.out);
-    for (std::int64_t i = 0; i < p.width; ++i) out[i] = to_e4m3(widen(x[i]));
   }
 }
 
