@@ -71,6 +71,11 @@ const ProjectionKernels& projection_kernels(const KernelTable& table, ElementKin
   return own.project != nullptr ? own : projection_kernels(*table.base, kind);
 }
 
+Rotation rotation_kernel(const KernelTable& table, ElementKind kind) {
+  const Rotation own = table.rotations[static_cast<int>(kind)];
+  return own != nullptr ? own : rotation_kernel(*table.base, kind);
+}
+
 void set_isa(const std::string& name) { in_use.store(&find(name, "isa"), std::memory_order_release); }
 
 std::vector<std::string> available_isas() {

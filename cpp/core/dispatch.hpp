@@ -16,6 +16,8 @@ const KernelTable& kernels();
 const KindKernels& attention_kernels(const KernelTable& table, ElementKind kind);
 const KindKernels& score_kernels(const KernelTable& table, ElementKind kind);  // with store_scores
 const ProjectionKernels& projection_kernels(const KernelTable& table, ElementKind kind);
+using Rotation = void (*)(const RotationTask& task);
+Rotation rotation_kernel(const KernelTable& table, ElementKind kind);
 
 // Throws std::invalid_argument that lists the good names.
 void set_isa(const std::string& name);

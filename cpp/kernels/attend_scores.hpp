@@ -165,15 +165,19 @@ void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::
   });
   const bool hides_some = (used != nullptr && used->hides) || !sees_all<S>(*args.panel, 0, block.offset + edges.begins[0], block.count) ||
                           !sees_all<S>(*args.panel, kLanes - S::kLanes, block.offset, block.count);
-  add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, block, hides_some, 0);
+  const std::int64_t last = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;
+  if (args.few != nullptr) {
+    args.few->add(args, block, FewKeys{edges.begins[0], last, last}, hides_some);
+  } else {
+    add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, block, hides_some, 0);
+  }
   args.state->started = true;
   if (!hides_some || block.clean == nullptr || block.clean == block.values) return;
-  const std::int64_t end = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;
   const std::int64_t visible = args.panel->last_limit + 1 - begin;
   if (used != nullptr) load_mask<S>(task, *args.panel, begin, visible < block.count ? visible : block.count, w.bias, true);
   const Real* bias = used != nullptr ? w.bias : nullptr;
   add_not_finite<S>(
-      task, *args.panel, *args.state, bias, block.offset, edges.begins[0], end,
+      task, *args.panel, *args.state, bias, block.offset, edges.begins[0], last,
       [&](std::int64_t key, std::int64_t d) { return block.values[key * block.value_stride + d]; },
       [&](std::int64_t key, int lane) { return S::load(args.weights + key * kLanes + lane); });
 }

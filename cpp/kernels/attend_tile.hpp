@@ -7,6 +7,24 @@
 namespace headway {
 namespace {
 
+// Which keys of a block the context of few rows takes: [begin, full) for every row, [full, end) for those whose limit they
+// do not pass.
+struct FewKeys {
+  std::int64_t begin, full, end;
+};
+
+template <class Real>
+struct TileArgs;
+
+// A block for a panel of few rows, see few_rows.hpp: its products, made before, and what adds its values to the context.
+template <class Real>
+struct FewRows {
+  const Real* products;  // (kKeysPerBlock, lanes)
+  const void* block;     // a FewBlock
+  std::int64_t first_key;
+  void (*add)(const TileArgs<Real>& args, KeyBlock<Real>& block, const FewKeys& keys, bool hides_some);
+};
+
 // What a tile needs to know beside its registers.
 template <class Real>
 struct TileArgs {
@@ -17,6 +35,7 @@ struct TileArgs {
   Real* weights;  // (kKeysPerBlock, lanes)
   SoftmaxScale<Real> scale;
   const Real* next_keys;  // of the block that comes next: what a cold task fetches ahead
+  const FewRows<Real>* few;  // or null
 };
 
 // Asks for rows of `width` elements in their order, kStep elements at each call, whole cache lines. They are to be read
@@ -107,6 +126,13 @@ template <class S, int kVecs, int kFirst, int kRows, int kWide, bool kFetch = fa
                                                  const TileArgs<typename S::Real>& args, std::int64_t key) {
   using Real = typename S::Real;
   const std::int64_t head_dim = args.task->head_dim;
+  if constexpr (kVecs == 1) {
+    if (args.few != nullptr) {
+#pragma GCC unroll 32
+      for (int i = 0; i < kRows; ++i) acc[i][0] = S::load(args.few->products + (key + i) * S::kLanes);
+      return;
+    }
+  }
 #pragma GCC unroll 32
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 32

@@ -10,6 +10,7 @@ extern const KernelTable kAmxTable = {
     .base = &kAvx512Bf16Table,
     .kinds = {{}, {}, {}, pair_kernels<TilePairs>()},
     .projections = {{}, {}, {}, tile_projection()},
+    .rotations = {},
     .bursts = {nullptr, nullptr, nullptr, tile_burst},
 };
 

@@ -9,6 +9,7 @@ extern const KernelTable kAvx512Bf16Table = {
     .base = &kAvx512Table,
     .kinds = {{}, {}, {}, pair_kernels<DotPairs>()},
     .projections = {{}, {}, {}, pair_projection()},
+    .rotations = {},
     .bursts = {nullptr, nullptr, nullptr, dot_burst},
 };
 

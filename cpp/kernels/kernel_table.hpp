@@ -114,13 +114,27 @@ struct ProjectionKernels {
   void (*project)(const ProjectionTask& task);
 };
 
+// Rotates the first 2 * num_pairs numbers of each row, and copies the others. Halves: number i pairs with i + num_pairs;
+// a and b become a cos - b sin and b cos + a sin. Interleaved: 2i pairs with 2i + 1. out may be x, row by row.
+struct RotationTask {
+  const void* x;  // (num_rows, width)
+  void* out;      // (num_rows, width)
+  std::ptrdiff_t x_stride, out_stride;  // between rows, in elements
+  std::int64_t num_rows, width, num_pairs;
+  const void* cosines;  // in the accumulation type: (num_pairs); interleaved: (2 * num_pairs), each one twice
+  const void* sines;    // (num_pairs); interleaved: (2 * num_pairs), each one twice, -sin and sin
+  bool interleaved;
+  bool wide_out;        // out holds the accumulation type, not the type of x
+};
+
 // An ISA that brings only some kernels of its own names the one whose kernels serve for the rest: there, what is
-// empty here (a null pointer in a KindKernels or ProjectionKernels) is looked up.
+// empty here (a null pointer in a KindKernels or ProjectionKernels, or among the rotations) is looked up.
 struct KernelTable {
   const char* name;
   const KernelTable* base;
   KindKernels kinds[kNumKeyKinds];                  // by ElementKind of the keys
   ProjectionKernels projections[kNumElementKinds];  // likewise
+  void (*rotations[kNumElementKinds])(const RotationTask& task);
   // By ElementKind, null where the ISA multiplies no such numbers: 2 * multiply-adds done by `rounds` rounds of
   // independent ones in registers: the peak the CPU can reach.
   double (*bursts[kNumElementKinds])(std::int64_t rounds);

@@ -166,7 +166,7 @@ PairBlock load_pairs(const AttentionTask& task, std::int64_t begin, std::int64_t
     values = w.clean_values;
     stride = task.value_dim;
   }
-  Products::pack_values(values, stride, count, task.value_dim, w.packed);
+  Products::pack_values(values, stride, count, task.value_dim, w.packed, w.fetch);
   block.packed = w.packed;
   return block;
 }

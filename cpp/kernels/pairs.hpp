@@ -164,6 +164,7 @@ void attend_pairs(PairArgs& args, std::int64_t first_key) {
     constexpr int kVecs = decltype(n)::value;
     for (std::int64_t begin = args.begin; begin < args.ends[kVecs - 1]; begin += kKeysPerJudgement) {
       Products::template scores<kVecs>(args, begin);
+      w.fetch.lines(static_cast<int>(args.block->depth / 2));
       for (int j = 0; j < kVecs; ++j) {
         if (args.ends[j] > begin) weigh_pairs<Products>(args, j * S::kLanes, begin, args.ends[j]);
       }
@@ -184,7 +185,7 @@ template <class Products>
 void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
   [[maybe_unused]] const typename Products::Session session;
   auto& w = pair_workspace_of(task);
-  walk_span<VecF32, BFloat16>(
+  walk_span<VecF32, BFloat16, BFloat16>(
       task, key_begin, key_end,
       [&](std::int64_t begin, std::int64_t count) {
         return load_pairs<Products>(task, begin, count, key_begin);

@@ -52,9 +52,10 @@ struct DotPairs {
 
   // values (count, value_dim) -> (count / 2, value_dim) pairs of neighbouring keys; a last odd key has 0 beside it.
   static void pack_values(const BFloat16* values, std::ptrdiff_t stride, std::int64_t count, std::int64_t value_dim,
-                          BFloat16* packed) {
+                          BFloat16* packed, Fetch& fetch) {
     auto* out = reinterpret_cast<float*>(packed);
     for (std::int64_t key = 0; key < count; key += 2, out += value_dim) {
+      fetch.lines(4);
       for (std::int64_t d = 0; d < value_dim; d += 16) {
         const int n = value_dim - d < 16 ? static_cast<int>(value_dim - d) : 16;
         const auto* even = values + key * stride + d;

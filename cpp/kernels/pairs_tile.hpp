@@ -39,6 +39,7 @@ struct TilePairs {
     for (; key < end; key += 16) {
       for_tiles<kFirst, kVecs>([](auto j) { tile_zero<decltype(j)::value>(); });
       for (std::int64_t d = 0; d < block.depth; d += kDepthStep) {
+        workspace_of<VecF32>(*args.task).fetch.lines(8);
         tile_load<kA>(block.keys + key * block.key_stride + d, block.key_stride * 2);
         const auto* queries = reinterpret_cast<const char*>(args.panel->queries) + d / 2 * kRow;
         for_tiles<kFirst, kVecs>([&](auto j) {
@@ -60,6 +61,7 @@ struct TilePairs {
   [[gnu::always_inline]] static inline void add_keys(const PairArgs& args, const BFloat16* values, std::int64_t key) {
     constexpr std::ptrdiff_t kRow = kVecs * VecF32::kLanes * kWord;
     for (; key < args.ends[kFirst]; key += kKeyStep) {
+      workspace_of<VecF32>(*args.task).fetch.lines(4);
       tile_load<kA>(values + key, kKeysPerBlock * 2);
       const auto* weights = reinterpret_cast<const char*>(args.weights) + key / 2 * kRow;
       for_tiles<kFirst, kVecs>([&](auto j) {
@@ -95,12 +97,13 @@ struct TilePairs {
   // values (count, value_dim) -> their transpose (value_dim padded to 16, kKeysPerBlock), zeros beside them as far as
   // the product reads. Eight columns of 32 keys at a time.
   [[gnu::noinline]] static void pack_values(const BFloat16* values, std::ptrdiff_t stride, std::int64_t count, std::int64_t value_dim,
-                          BFloat16* packed) {
+                          BFloat16* packed, Fetch& fetch) {
     for (std::int64_t key = 0; key < count; key += 32) {
       const BFloat16* rows = values + key * stride;
       std::int64_t d = 0;
       if (key + 32 <= count) {
         for (; d + 8 <= value_dim; d += 8) {
+          fetch.lines(6);
           pack_columns(packed + d * kKeysPerBlock + key,
                        [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + i * stride + d)); });
         }

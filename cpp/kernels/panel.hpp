@@ -2,6 +2,7 @@
 // which holds several panels so that a block of keys read once serves them all.
 #pragma once
 
+#include "fetch.hpp"
 #include "softmax.hpp"
 #include "tile.hpp"
 
@@ -42,6 +43,7 @@ struct Workspace {
   int num_panels;
   SplitScale<Real> split{1};      // the task's scale
   SoftmaxScale<Real> scale{1};    // from what the softmax works on to weights
+  Fetch fetch;                    // of the next block of keys
   bool shaped;                    // that is scores, since something is done to them; else products
   Real* weights;  // (kKeysPerBlock, lanes): weights of one block, or its scores
   Real* keys;     // (kKeysPerBlock, head_dim): keys that are copied, see load_block
@@ -49,6 +51,7 @@ struct Workspace {
   Real* tail;     // (kKeysPerGroup, head_dim): the last keys, padded with zeros to a whole group
   Real* clean;    // (kKeysPerBlock, value_dim): values without those that are not finite
   Real* bias;     // (kKeysPerBlock, lanes): what a mask adds to the scores of one block, -inf where it hides
+  Real* products;   // (kKeysPerBlock, kLanes): of few rows, see few_rows.hpp
   Real* mask_rows;  // (kLanes, kKeysPerBlock): rows of a mask on their way into the lanes
 
   // The unit of the softmax's references: what makes scores of them.
@@ -93,6 +96,7 @@ std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t hea
   };
   w.weights = take(kKeysPerBlock * kLanes);
   lay_out_panels<S>(w, kPanelsPerTask, head_dim * kLanes, value_dim * kLanes, take);
+  w.products = take(kKeysPerBlock * S::kLanes);
   w.tail = take(kKeysPerGroup * head_dim);
   w.keys = take(kKeysPerBlock * head_dim);
   w.values = take(kKeysPerBlock * value_dim);

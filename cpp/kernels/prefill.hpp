@@ -9,6 +9,7 @@
 #pragma once
 
 #include "attend_scores.hpp"
+#include "few_rows.hpp"
 
 namespace headway {
 namespace {
@@ -64,13 +65,17 @@ void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::R
   for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false, kFetch>(args, key);
   for (; key + kKeysPerGroup <= full; key += kKeysPerGroup) weigh_keys<S, kVecs, 0, kKeysPerGroup, false>(args, key);
   weigh_edge_keys<S, kVecs, 0>(args, key, count);
-  add_all_context<S, kVecs, kContextRows, kFetch>(args, 0, full, count);
+  if (args.few != nullptr) {
+    args.few->add(args, block, FewKeys{0, full, count}, false);
+  } else {
+    add_all_context<S, kVecs, kContextRows, kFetch>(args, 0, full, count);
+  }
   args.state->started = true;
 }
 
 // Walks over keys [key_begin, key_end), one span: load(begin, count) makes each block of keys ready, attend(block, panel,
 // state, last) then adds it to each panel of the task; last says that no key follows.
-template <class S, class Element, class Load, class Attend>
+template <class S, class Element, class KeyElement, class Load, class Attend>
 [[gnu::always_inline]] inline void walk_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end,
                                              const Load& load, const Attend& attend) {
   auto& w = workspace_of<S>(task);
@@ -95,6 +100,11 @@ template <class S, class Element, class Load, class Attend>
     bool shown = task.options.mask == nullptr;
     for (int p = 0; p < w.num_panels && !shown; ++p) shown = mask_shows<S>(task, w.panels[p], begin, count);
     if (!shown) continue;
+    w.fetch = Fetch();
+    if (task.cold) {
+      const std::int64_t next = begin + kKeysPerBlock, left = visible_end - next;
+      w.fetch = Fetch::of<KeyElement>(task, next, left < kKeysPerBlock ? left : kKeysPerBlock);
+    }
     auto block = load(begin, count);
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
@@ -112,14 +122,28 @@ template <class S, class Element, class KeyElement>
 void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
   using Real = typename S::Real;
   auto& w = workspace_of<S>(task);
-  walk_span<S, Element>(
+  const bool is_few = w.num_panels == 1 && w.panels[0].num_rows <= kFewRows<S> && task.value_dim > 0;
+  FewBlock<KeyElement> few;
+  for (std::int64_t i = 0; is_few && i < kKeysPerBlock * S::kLanes; ++i) w.products[i] = 0;  // the lanes without a row
+  walk_span<S, Element, KeyElement>(
       task, key_begin, key_end,
       [&](std::int64_t begin, std::int64_t count) {
+        if (is_few) {
+          find_rows(task, begin, count, few);
+          KeyBlock<Real> block{};
+          block.count = count;
+          block.offset = begin - key_begin;
+          return block;
+        }
         return load_block<S, KeyElement>(task, begin, count, key_begin, task.value_dim > 0);
       },
       [&](KeyBlock<Real>& block, Panel<Real>& panel, Softmax<Real>& state, bool last) {
-        const TileArgs<Real> args{&task, &block, &panel, &state, w.weights, w.scale,
-                                  block.keys + (last ? 0 : block.count * block.key_stride)};
+        TileArgs<Real> args{&task, &block, &panel, &state, w.weights, w.scale,
+                            block.keys + (last ? 0 : block.count * block.key_stride), nullptr};
+        if (is_few) {
+          const auto attend_few = [&] { attend_block<S, 1, false>(args, block, key_begin); };
+          return with_few<S>(args, block, few, key_begin + block.offset, attend_few);
+        }
         with_vecs<S>(panel.vecs, [&](auto vecs) {
           constexpr int kVecs = decltype(vecs)::value;
           if (__is_same(KeyElement, Real) && task.cold && block.keys != w.keys && &panel == w.panels &&

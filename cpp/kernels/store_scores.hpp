@@ -53,7 +53,7 @@ void store_scores(const AttentionTask& task, std::int64_t key_begin, std::int64_
     const KeyBlock<Real> block = load_block<S, Element>(task, begin, count, key_begin, false);
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
-      TileArgs<Real> args{&task, &block, &panel, &panel.total, w.weights, w.scale, nullptr};
+      TileArgs<Real> args{&task, &block, &panel, &panel.total, w.weights, w.scale, nullptr, nullptr};
       with_vecs<S>(panel.vecs, [&](auto vecs) {
         for (std::int64_t key = 0; key < count; key += kKeysPerGroup) store_products<S, decltype(vecs)::value>(args, key);
       });

@@ -3,6 +3,7 @@
 
 #include "peak.hpp"
 #include "projection.hpp"
+#include "rotation.hpp"
 #include "store_scores.hpp"
 
 namespace headway {
@@ -53,6 +54,8 @@ constexpr KernelTable table_of(const char* name) {
                                kernels_of<VecF32, float, Float8>()},
                      .projections = {projection_of<VecF32, float>(), projection_of<VecF64, double>(),
                                      projection_of<VecF32, Half>(), projection_of<VecF32, BFloat16>()},
+                     .rotations = {rotate<VecF32, float>, rotate<VecF64, double>, rotate<VecF32, Half>,
+                                   rotate<VecF32, BFloat16>},
                      .bursts = {fma_burst<VecF32>, fma_burst<VecF64>, nullptr, nullptr}};
 }
 

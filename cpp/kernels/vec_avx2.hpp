@@ -32,6 +32,7 @@ struct VecF32 {
   static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
   static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+  static Vec swap_pairs(Vec x) { return _mm256_permute_ps(x, 0xb1); }  // x1 x0 x3 x2 ...
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }  // true for NaN
@@ -177,6 +178,7 @@ struct VecF64 {
   static Vec sub(Vec a, Vec b) { return _mm256_sub_pd(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm256_mul_pd(a, b); }
   static Vec div(Vec a, Vec b) { return _mm256_div_pd(a, b); }
+  static Vec swap_pairs(Vec x) { return _mm256_permute_pd(x, 0x5); }
   static Vec max(Vec a, Vec b) { return _mm256_max_pd(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_NLT_UQ); }

@@ -33,6 +33,7 @@ struct VecF32 {
   static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
   static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  static Vec swap_pairs(Vec x) { return _mm512_permute_ps(x, 0xb1); }  // x1 x0 x3 x2 ...
   static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }  // true for NaN
@@ -56,6 +57,28 @@ struct VecF32 {
   }
   static Vec zip_high(Vec a, Vec b) {
     return _mm512_permutex2var_ps(a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
+  }
+
+  // Quarters of 128 bits: first the (4, 4) matrices of numbers in four rows each, then the quarters of every fourth row.
+  static void transpose(Vec (&r)[kLanes]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kLanes; i += 4) {
+      const Vec even_low = _mm512_unpacklo_ps(r[i], r[i + 2]), even_high = _mm512_unpackhi_ps(r[i], r[i + 2]);
+      const Vec odd_low = _mm512_unpacklo_ps(r[i + 1], r[i + 3]), odd_high = _mm512_unpackhi_ps(r[i + 1], r[i + 3]);
+      r[i] = _mm512_unpacklo_ps(even_low, odd_low);
+      r[i + 1] = _mm512_unpackhi_ps(even_low, odd_low);
+      r[i + 2] = _mm512_unpacklo_ps(even_high, odd_high);
+      r[i + 3] = _mm512_unpackhi_ps(even_high, odd_high);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const Vec a = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x44), b = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xee);
+      const Vec c = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x44), d = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xee);
+      r[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+      r[i + 4] = _mm512_shuffle_f32x4(a, c, 0xdd);
+      r[i + 8] = _mm512_shuffle_f32x4(b, d, 0x88);
+      r[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
   }
 
   // Columns at .. at + 3 of 16 rows -> r[0 .. 3], row i in lane i. The rows are put together in quarters while they are
@@ -131,6 +154,7 @@ struct VecF64 {
   static Vec sub(Vec a, Vec b) { return _mm512_sub_pd(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm512_mul_pd(a, b); }
   static Vec div(Vec a, Vec b) { return _mm512_div_pd(a, b); }
+  static Vec swap_pairs(Vec x) { return _mm512_permute_pd(x, 0x55); }
   static Vec max(Vec a, Vec b) { return _mm512_max_pd(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_NLT_UQ); }

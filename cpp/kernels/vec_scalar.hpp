@@ -72,6 +72,12 @@ struct BaselineVec {
     return reinterpret_cast<Vec>(m & reinterpret_cast<Mask>(p * power));
   }
 
+  // x1 x0 x3 x2 ...
+  static Vec swap_pairs(Vec x) {
+    Vec result;
+    for (int i = 0; i < kLanes; ++i) result[i] = x[i ^ 1];
+    return result;
+  }
   // a0 b0 a1 b1 ... of the lower (upper) halves of a and b.
   static Vec zip_low(Vec a, Vec b) { return zip(a, b, 0); }
   static Vec zip_high(Vec a, Vec b) { return zip(a, b, kLanes / 2); }

@@ -76,6 +76,7 @@ int main() {
     for (const auto kind : {ElementKind::kFloat32, ElementKind::kFloat64, ElementKind::kFloat16, ElementKind::kBFloat16}) {
       for (const bool at_end : {true, false}) {
         run_projections(kind, at_end, tally);
+        run_rotations(kind, at_end, tally);
         run_options(kind, at_end, tally);
         for (const bool causal : {true, false}) {
           // Every width with a few lengths, every length with a few widths, then what crosses blocks and spans.

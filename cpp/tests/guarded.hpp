@@ -92,6 +92,9 @@ struct Tally {
 // Every size of the projection with this kind, memory against its end or its beginning, with the ISA in use.
 void run_projections(ElementKind kind, bool at_end, Tally& tally);
 
+// Every width of the rotary embedding, likewise.
+void run_rotations(ElementKind kind, bool at_end, Tally& tally);
+
 // Every option of the attention, likewise.
 void run_options(ElementKind kind, bool at_end, Tally& tally);
 

@@ -17,6 +17,7 @@ from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttent
 from .packed import attention_varlen
 from .paged_cache import PagedKVCache
 from .projection import Projection
+from .rope import rotary_embedding
 from .runtime import (
     available_isas,
     get_num_threads,
@@ -48,6 +49,7 @@ __all__ = [
     "merge_partials",
     "reference",
     "release_memory",
+    "rotary_embedding",
     "set_isa",
     "set_num_threads",
 ]

@@ -66,6 +66,18 @@ def attention_varlen(
     keys: _Array,
     /,
 ) -> None: ...
+def rotary_embedding(
+    x: _Array,
+    out: _Array,
+    kind: str,
+    out_kind: str,
+    positions: _Array | None,
+    first_position: int,
+    frequencies: _Array,
+    factor: float,
+    interleaved: bool,
+    /,
+) -> None: ...
 def attention_cached(
     q: _Array,
     out: _Array,

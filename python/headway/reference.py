@@ -35,8 +35,15 @@ from .arrays import Array, head_first
 from .calls import Call, check_attention, check_packed
 from .checks import check_stage
 from .options import Options
+from .reference_rotary import rotary_embedding
 
-__all__ = ["attention", "attention_scores", "attention_varlen", "attention_weights"]
+__all__ = [
+    "attention",
+    "attention_scores",
+    "attention_varlen",
+    "attention_weights",
+    "rotary_embedding",
+]
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,54 @@
+// Rows of keys and values to be read soon, asked for a few cache lines at a time while something else is computed: the
+// memory then works all the time, not only where its numbers are waited for.
+#pragma once
+
+#include "key_rows.hpp"
+
+namespace headway {
+namespace {
+
+inline constexpr std::ptrdiff_t kLineBytes = 64;
+
+class Fetch {
+ public:
+  // The keys [begin, begin + count) of the task and their values, as far as they lie in the first page of them.
+  template <class Element>
+  static Fetch of(const AttentionTask& task, std::int64_t begin, std::int64_t count) {
+    Fetch fetch;
+    if (count <= 0) return fetch;
+    const auto keys = rows_from<false, Element>(task, begin), values = rows_from<true, Element>(task, begin);
+    constexpr std::ptrdiff_t kSize = sizeof(Element);
+    const std::int64_t rows = keys.count < count ? keys.count : count;
+    fetch.parts_[0] = {reinterpret_cast<const char*>(values.data), values.stride * kSize, task.value_dim * kSize, rows};
+    fetch.parts_[1] = {reinterpret_cast<const char*>(keys.data), keys.stride * kSize, task.head_dim * kSize, rows};
+    fetch.left_ = 1;
+    fetch.part_ = fetch.parts_[1];
+    return fetch;
+  }
+
+  // Asks for the next n lines, into the second-level cache: a block of keys is too large for the first.
+  void lines(int n) {
+    for (; n > 0 && part_.rows > 0; --n) {
+      __builtin_prefetch(part_.row + at_, 0, 2);
+      at_ += kLineBytes;
+      if (at_ < part_.width) continue;
+      at_ = 0;
+      part_.row += part_.stride;
+      if (--part_.rows == 0 && left_ > 0) part_ = parts_[--left_];
+    }
+  }
+
+ private:
+  struct Part {
+    const char* row;
+    std::ptrdiff_t stride, width;  // in bytes
+    std::int64_t rows;
+  };
+  Part part_{nullptr, 0, 0, 0};
+  Part parts_[2] = {};
+  std::ptrdiff_t at_ = 0;
+  int left_ = 0;
+};
+
+}  // namespace
+}  // namespace headway
