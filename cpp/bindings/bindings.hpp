@@ -9,6 +9,7 @@ void bind_attention(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
 void bind_plain(pybind11::module_& m);
 void bind_projection(pybind11::module_& m);
+void bind_quantize(pybind11::module_& m);
 void bind_rotary(pybind11::module_& m);
 void bind_runtime(pybind11::module_& m);
 

@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
   headway::bind_cache(m);
   headway::bind_plain(m);
   headway::bind_projection(m);
+  headway::bind_quantize(m);
   headway::bind_rotary(m);
   headway::bind_runtime(m);
 }

@@ -23,6 +23,7 @@ Rows<Element> rows_from(const AttentionTask& task, std::int64_t key) {
   const KeyPages& pages = task.pages;
   const auto* data = static_cast<const Element*>(kValues ? task.v : task.k);
   const std::ptrdiff_t stride = kValues ? task.v_token_stride : task.k_token_stride;
+  // In one piece: more than anyone asks for, for scores are also stored of keys beyond the task's num_keys.
   if (pages.table == nullptr) return {data + key * stride, stride, nullptr, 0, kNoLimit};
   const std::int64_t page = pages.table[key / pages.size % pages.count], slot = key % pages.size;
   Rows<Element> rows{data + page * (kValues ? pages.v_stride : pages.k_stride) + slot * stride, stride, nullptr, 0,

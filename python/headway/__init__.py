@@ -9,11 +9,13 @@
 
 from . import reference
 from ._version import __version__
+from .cache import KVCache
 from .functional import attention
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
 from .packed import attention_varlen
+from .paged_cache import PagedKVCache
 from .projection import Projection
 from .rope import rotary_embedding
 from .runtime import (
@@ -29,7 +31,9 @@ from .slopes import alibi_slopes
 
 __all__ = [
     "CausalAttention",
+    "KVCache",
     "MultiHeadAttention",
+    "PagedKVCache",
     "Projection",
     "StackedMultiHeadAttention",
     "__version__",

@@ -310,9 +310,10 @@ class MultiHeadAttention(AttentionModule):
         self._attend(x, np.moveaxis(z, 0, -2))
 
     def _attend(self, x: Array, z: Array) -> None:
-        """Write the context vectors of a checked ``x`` to ``z`` (..., T, H, head_dim)."""
+        attention(*self._projected(x), layout="BTHD", out=z)
+
+    def _projected(self, x: Array) -> tuple[Array, Array, Array]:
         queries, kv_heads = self._num_heads, self._num_kv_heads
         end = queries + kv_heads  # of the keys
         qkv = self._qkv(x).reshape(*x.shape[:-1], end + kv_heads, self.head_dim)
-        q, k, v = qkv[..., :queries, :], qkv[..., queries:end, :], qkv[..., end:, :]  # views
-        attention(q, k, v, layout="BTHD", out=z)
+        return qkv[..., :queries, :], qkv[..., queries:end, :], qkv[..., end:, :]  # views

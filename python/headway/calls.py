@@ -100,7 +100,7 @@ def check_attention(
         inputs = {"q": q4, "k": k4, "v": v4}
         if options is not None:
             mask, _, _, slopes, sinks, _ = given
-            inputs |= _arrays(mask=mask, alibi_slopes=slopes, sinks=sinks)
+            inputs |= given_arrays(mask=mask, alibi_slopes=slopes, sinks=sinks)
         check_out(out, shape, q4.dtype, kind, inputs)
     if not plain:  # copy what the core cannot read where it lies
         same = v4 is k4
@@ -150,7 +150,7 @@ def check_packed(
     options = check_options(shape, rank, kind, bool(causal), None, *given, None)
     if out is not None:
         _, _, slopes, sinks = given
-        inputs = {"q": q4, "k": k4, "v": v4, **_arrays(alibi_slopes=slopes, sinks=sinks)}
+        inputs = {"q": q4, "k": k4, "v": v4, **given_arrays(alibi_slopes=slopes, sinks=sinks)}
         check_out(out, (total_q, num_heads, v4.shape[3]), q4.dtype, kind, inputs)
     same = v4 is k4
     q4, k4 = readable(q4), readable(k4)
@@ -159,7 +159,7 @@ def check_packed(
     return call, queries, keys
 
 
-def _arrays(**given: Any) -> dict[str, Array]:
+def given_arrays(**given: Any) -> dict[str, Array]:
     """Those of the arguments that are arrays: `out` may not overlap them."""
     return {
         name: as_array(name, x)

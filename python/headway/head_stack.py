@@ -301,3 +301,12 @@ class StackedMultiHeadAttention(AttentionModule):
     def _write_heads(self, x: Array, z: Array) -> None:
         for n, head in enumerate(self._heads):
             head._write_merged(x, z[n])
+
+    def _projected(self, x: Array) -> tuple[Array, Array, Array]:
+        shape = (*x.shape[:-1], self.num_heads, self.head_dim)
+        joined = tuple(np.empty(shape, x.dtype) for _ in range(3))
+        for n, head in enumerate(self._heads):
+            for whole, part in zip(joined, head._projected(x), strict=True):
+                whole[..., n, :] = part[..., 0, :]
+        q, k, v = joined
+        return q, k, v

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from .arrays import Array, ArrayInput, readable
+from .module_cache import call_with_cache
+from .packed_weights import packed_side_by_side
 from .projection import Projection
-from .weights import KINDS, check_shape, checked, frozen
+from .weights import KINDS, check_shape, checked
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from .cache import KVCache
 
 
 class AttentionModule(ABC):
@@ -28,13 +32,18 @@ class AttentionModule(ABC):
     _qkv: Projection
     _out: Projection | None = None
 
-    def __call__(self, x: ArrayInput) -> Array:
+    def __call__(self, x: ArrayInput, *, cache: KVCache | None = None) -> Array:
         """The context vectors of ``x``, those of all heads side by side.
 
         Parameters
         ----------
         x : array, (B, T, d_in) or (T, d_in)
             Embedded tokens in the module's dtype; B and T may be 0.
+        cache : KVCache, optional
+            Holds the keys and values of the tokens before x, for B sequences (one for (T, d_in))
+            and num_kv_heads heads of head_dim numbers, in the module's dtype or an 8-bit format.
+            Those of x are appended, and its queries see all of them. A call that fails appends
+            nothing.
 
         Returns
         -------
@@ -45,11 +54,24 @@ class AttentionModule(ABC):
         Raises
         ------
         TypeError
-            If x is no array, or of another dtype.
+            If x is no array, or of another dtype; or if the cache is none, or of another dtype.
         ValueError
-            If the shape of x does not fit.
+            If the shape of x or the cache does not fit, or the cache has no room.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import headway
+        >>> module = headway.MultiHeadAttention.init(6, 4, num_heads=2)
+        >>> x = np.random.default_rng(0).standard_normal((1, 5, 6), dtype=np.float32)
+        >>> cache = headway.KVCache(1, module.num_kv_heads, 8, module.head_dim)
+        >>> pieces = [module(x[:, :4], cache=cache), module(x[:, 4:], cache=cache)]
+        >>> np.allclose(np.concatenate(pieces, axis=1), module(x), atol=1e-6)
+        True
         """
         x = self._input(x)
+        if cache is not None:
+            return call_with_cache(self, x, cache)
         z = np.empty((*x.shape[:-1], self.d_out), x.dtype)
         self._write_merged(x, z)
         return z if self._out is None else self._out(z)
@@ -85,6 +107,10 @@ class AttentionModule(ABC):
         z = np.empty((self.num_heads, *x.shape[:-1], head_dim), x.dtype)
         self._write_heads(x, z)
         return z
+
+    @abstractmethod
+    def _projected(self, x: Array) -> tuple[Array, Array, Array]:
+        """Q, K and V of a checked ``x``, each (..., T, heads, head_dim)."""
 
     @abstractmethod
     def _write_merged(self, x: Array, z: Array) -> None:
@@ -164,10 +190,10 @@ class AttentionModule(ABC):
         every = getattr(self, "_weights", {}) | dict(weights)
         kinds = {name.partition("_")[2] for name in weights}
         if not kinds.isdisjoint(KINDS):
-            self._qkv, views = _side_by_side(every, KINDS)
+            self._qkv, views = packed_side_by_side(every, KINDS)
             every |= views
         if "out" in kinds:
-            self._out, views = _side_by_side(every, ("out",))
+            self._out, views = packed_side_by_side(every, ("out",))
             every |= views
         self._weights = every
 
@@ -291,29 +317,3 @@ class AttentionModule(ABC):
                 f"path: expected a sound {cls._class_in_files} in {os.fspath(path)}, got {error}; "
                 "save the module again"
             ) from error
-
-
-def _side_by_side(
-    weights: Mapping[str, Array], kinds: tuple[str, ...]
-) -> tuple[Projection, dict[str, Array]]:
-    """One projection with copies of the weights ``w_...`` and biases ``b_...`` of these kinds.
-
-    The views are what it holds, by name. A bias that is missing beside others is 0.
-    """
-    parts = [weights[f"w_{kind}"] for kind in kinds]
-    ends = np.cumsum([part.shape[1] for part in parts])
-    weight = np.empty((parts[0].shape[0], ends[-1]), parts[0].dtype)
-    np.concatenate(parts, axis=1, out=weight)
-    frozen(weight)
-    bias: Array | None = None
-    if any(f"b_{kind}" in weights for kind in kinds):
-        bias = np.zeros(ends[-1], weight.dtype)
-    views: dict[str, Array] = {}
-    for kind, part, end in zip(kinds, parts, ends, strict=True):
-        columns = slice(end - part.shape[1], end)
-        views[f"w_{kind}"] = weight[:, columns]
-        if f"b_{kind}" in weights and bias is not None:
-            bias[columns] = weights[f"b_{kind}"]
-            views[f"b_{kind}"] = bias[columns]
-            views[f"b_{kind}"].flags.writeable = False
-    return Projection._of(weight, None if bias is None else frozen(bias)), views

@@ -244,9 +244,12 @@ class CausalAttention(AttentionModule):
         return self.head_dim
 
     def _write_merged(self, x: Array, z: Array) -> None:
+        attention(*self._projected(x), layout="BTHD", out=z[..., None, :])
+
+    def _projected(self, x: Array) -> tuple[Array, Array, Array]:
         qkv, size = self._qkv(x), self.head_dim
-        q, k, v = (qkv[..., None, :, n * size : (n + 1) * size] for n in range(3))  # views
-        attention(q, k, v, out=z[..., None, :, :])
+        q, k, v = (qkv[..., None, n * size : (n + 1) * size] for n in range(3))  # views
+        return q, k, v
 
     def _write_heads(self, x: Array, z: Array) -> None:
         self._write_merged(x, z[0])
