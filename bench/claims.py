@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
+import decode_claims
 from figures import (
     Data,
     Record,
@@ -18,6 +17,7 @@ from figures import (
     row_of,
     timed,
 )
+from verdicts import Verdict, records
 
 DEFAULTS: dict[str, float] = {
     "float32": 1.03,
@@ -53,59 +53,10 @@ DEFAULTS: dict[str, float] = {
     "option-rivals": 1.0,
     "window-128": 12.0,
     "packed": 1.3,
+    **decode_claims.DEFAULTS,
 }
 """Times as fast as a rival, shares of a peak, or (module-parts, memory-mib, options over the plain
 call per allowed pair, packed sequences over the longest one) at most so much."""
-
-
-@dataclass
-class Verdict:
-    """One claim: what was wanted of how many cases, the weakest of them, and those that fail."""
-
-    title: str
-    wanted: float
-    found: list[tuple[float, str]] = field(default_factory=list)
-    at_most: bool = False
-
-    def add(self, value: float | None, where: str) -> None:
-        if value is not None:
-            self.found.append((value, where))
-
-    def short(self) -> list[tuple[float, str]]:
-        """Cases that fall short, the worst first."""
-        if self.at_most:
-            return sorted((v for v in self.found if v[0] > self.wanted), reverse=True)
-        return sorted(v for v in self.found if v[0] < self.wanted)
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.short())
-
-    @property
-    def weakest(self) -> tuple[float, str]:
-        return max(self.found) if self.at_most else min(self.found)
-
-    @property
-    def line(self) -> str:
-        """One line of a report; a claim without a case says so."""
-        sign = "at most" if self.at_most else "at least"
-        if not self.found:
-            return f"-    {self.title}: not measured"
-        value, where = self.weakest
-        verdict = "FAIL" if self.failed else "ok  "
-        missed = f"; {len(self.short())} of {len(self.found)} short" if self.failed else ""
-        return (
-            f"{verdict} {self.title}: {sign} {self.wanted:g}, found {value:.3g} ({where}){missed}"
-        )
-
-
-def records(data: Data, kind: str, **fields: Any) -> Iterator[tuple[str, Record]]:
-    """The rows of a kind with these fields in which somebody was timed."""
-    for name, record in data["rows"].items():
-        row = row_of(record)
-        fits = all(getattr(row, key) == value for key, value in fields.items())
-        if row.kind == kind and fits and timed(record):
-            yield name, record
 
 
 def prefills_and_chunks(data: Data, dtype: str) -> Iterator[tuple[str, Record]]:
@@ -281,5 +232,6 @@ def judge(data: Data, settings: dict[str, float] | None = None) -> list[Verdict]
         growth(data, values),
         *modules(data, values),
         *options(data, values),
+        *decode_claims.judge(data, values),
         memory,
     ]

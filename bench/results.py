@@ -1,8 +1,8 @@
 """Write RESULTS.md, its picture and README's table: python bench/results.py A.json [--readme].
 
 Everything in RESULTS.md comes from the result file but what stands between two comments, which is
-written by hand and kept. The section about options is kept, too, where the file has no such row;
-``--options`` writes that section alone.
+written by hand and kept. The sections about options and decoding are kept, too, where the file has
+no such row; ``--options`` and ``--decode`` write that section alone.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import claims
+import decode_tables
 import option_tables
 import plot
 import readme_table
+import sections
 from figures import (
     Data,
     Record,
@@ -213,8 +215,15 @@ def grouped(data: Data, key: str) -> list[str]:
     return lines or ["Nothing."]
 
 
-def document(data: Data, by_hand: str, picture: str, options: list[str]) -> str:
-    sections: list[Section] = [
+def parts(data: Data, path: Path) -> tuple[list[str], list[str]]:
+    """The sections about options and decoding: of this file, or as they stand in the page."""
+    options = option_tables.option_lines(data) if option_tables.measured(data) else None
+    decode = decode_tables.decode_lines(data) if decode_tables.measured(data) else None
+    return options or sections.kept(path, "options"), decode or sections.kept(path, "decode")
+
+
+def document(data: Data, by_hand: str, picture: str, options: list[str], decode: list[str]) -> str:
+    chapters: list[Section] = [
         ("What it ran on", what_it_ran_on(data)),
         ("Peaks of the machine", peak_lines(data)),
         ("Claims", claim_lines(data)),
@@ -224,6 +233,7 @@ def document(data: Data, by_hand: str, picture: str, options: list[str]) -> str:
             [f"![rates of all contestants]({picture})", "", *against_rivals(data, "attention")],
         ),
         ("Options", options),
+        ("Decoding", decode),
         ("One thread, and two", shares(data)),
         ("Modules", against_rivals(data, "module")),
         ("Projection", against_rivals(data, "projection")),
@@ -240,7 +250,7 @@ def document(data: Data, by_hand: str, picture: str, options: list[str]) -> str:
         "are (B, H, Hkv, T, D). *Slanted*: the best rival of the row. **Bold**: a row that was",
         "lost.",
     ]
-    for title, body in sections:
+    for title, body in chapters:
         lines += ["", f"## {title}", "", *body]
     return "\n".join(lines) + "\n"
 
@@ -256,18 +266,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--options", action="store_true", help="rewrite the section about options alone"
     )
+    parser.add_argument(
+        "--decode", action="store_true", help="rewrite the section about decoding alone"
+    )
     parser.add_argument("--readme", action="store_true", help="rewrite README.md's table, too")
     args = parser.parse_args(arguments)
     data = load_or_exit(args.results, "results")
     if not data["rows"]:
         raise SystemExit(f"results: {args.results}: holds no rows")
-    if args.options:
-        option_tables.rewrite(args.out, data)
+    if args.options or args.decode:
+        if args.options:
+            option_tables.rewrite(args.out, data)
+        if args.decode:
+            decode_tables.rewrite(args.out, data)
         return 0
     picture = args.picture or args.out.with_name(PICTURE.name)
-    measured = option_tables.measured(data)
-    options = option_tables.option_lines(data) if measured else option_tables.kept(args.out)
-    text = document(data, kept(args.out), picture.name, options)
+    text = document(data, kept(args.out), picture.name, *parts(data, args.out))
     try:
         args.out.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -12,6 +12,10 @@ LONG = 16_384
 """From so many tokens on a row has three rounds, and (B, H, T, D) alone."""
 
 DTYPES = ("float32", "bfloat16", "float16")
+QUANTISED = ("int8", "fp8_e4m3")
+"""Kinds of caches that hold rounded numbers; queries and results are float32 there."""
+SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
+"""Bytes of a number."""
 LAYOUTS = ("BHTD", "BTHD")
 
 
@@ -30,7 +34,8 @@ class Row:
     num_keys, head_dim). kinds "module" and "stages": x (batch, num_keys, num_heads * head_dim),
     with an output projection. kind "projection": x (num_queries, d_in) times (d_in, d_out).
     kind "options": as "attention", with an option of ``options.py``. kind "packed": q, k and v
-    (sum of lengths, num_heads, head_dim), sequences one after another.
+    (sum of lengths, num_heads, head_dim), sequences one after another. kind "decode": one query per
+    sequence over a cache that is filled beforehand; `dtype` is the cache's.
     """
 
     name: str
@@ -58,6 +63,8 @@ class Row:
         parts = [self.name, self.dtype]
         if self.kind == "attention":
             parts.append(self.layout)
+        if self.kind == "decode":
+            parts.append("cold" if self.cold else "warm")
         return "/".join([*parts, *([self.isa] if self.isa else [])])
 
     @property
@@ -101,6 +108,12 @@ class Row:
     def score_bytes(self) -> int:
         """Size of a stored (batch, num_heads, num_queries, num_keys) array of float32 scores."""
         return 4 * self.batch * self.num_heads * self.num_queries * self.num_keys
+
+    @property
+    def kv_bytes(self) -> int:
+        """Size of K and V; a quantised cache's scales are not counted."""
+        numbers = 2 * self.batch * self.num_kv_heads * self.num_keys * self.head_dim
+        return numbers * SIZES[self.dtype]
 
     @property
     def scale(self) -> float:
@@ -265,6 +278,43 @@ def option_rows() -> Iterator[Row]:
     )
 
 
+DECODE: dict[str, tuple[int, ...]] = {
+    "decode-4096-gqa": (1, 32, 8, 1, 4096, 128),
+    "decode-1024-batch": (8, 32, 8, 1, 1024, 128),
+    "decode-16384-mqa": (1, 8, 1, 1, 16384, 128),
+    "decode-2048": (1, 32, 32, 1, 2048, 128),
+}
+"""(B, H, Hkv, 1, L, D)."""
+
+GROWTH = tuple(1024 * 2**n for n in range(7))
+"""Lengths of the cache of one key head, whose time is to grow as they do."""
+CACHES_ALONE = ("headway", "read")
+CACHES_BESIDE: dict[str, tuple[str, ...]] = {
+    "int8": ("headway", "headway-bfloat16", "read"),
+    "fp8_e4m3": ("headway", "headway-bfloat16", "read", "vllm"),
+}
+"""Contestants of the quantised caches; of rivals one alone has fp8_e4m3, and none int8."""
+
+
+def decode_rows() -> Iterator[Row]:
+    """One query per sequence, from memory and from the cache of the CPU; then ever longer caches.
+
+    Quantised caches are timed beside a bfloat16 one.
+    """
+    for name, sizes in DECODE.items():
+        for dtype in (*DTYPES, *QUANTISED):
+            for cold in (True, False):
+                row = attention(name, sizes, dtype, cold=cold)
+                who = CACHES_BESIDE.get(dtype, ())
+                quick = name == "decode-16384-mqa" and dtype == "float32" and not cold
+                yield replace(row, kind="decode", contestants=who, quick=quick)
+    for dtype in ("float32", "bfloat16", "int8"):
+        for length in GROWTH:
+            sizes = (1, 8, 1, 1, length, 128)
+            row = attention(f"decode-growth-{length}", sizes, dtype, cold=True)
+            yield replace(row, kind="decode", contestants=CACHES_ALONE)
+
+
 def all_rows() -> list[Row]:
     """Every row, in the order in which they are measured."""
     modules = [
@@ -272,5 +322,5 @@ def all_rows() -> list[Row]:
         for name, sizes in MODULES.items()
         for dtype in DTYPES
     ]
-    attentions = [*grid_rows(), *share_rows(), *option_rows()]
+    attentions = [*grid_rows(), *share_rows(), *option_rows(), *decode_rows()]
     return [*attentions, *modules, *projection_rows(), *stage_rows()]

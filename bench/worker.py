@@ -54,7 +54,8 @@ class Worker:
                 error = error_of(made.result(result), reference["rows"], reference["wanted"])
         del result
         self.prepared[message["contestant"]] = made
-        return {"error": error, "first": after - before, "setup": before - start, "note": made.note}
+        times = {"first": after - before, "setup": before - start}
+        return {"error": error, "note": made.note, "facts": made.facts, **times}
 
     def burst(self, message: Message) -> Message:
         """Wall seconds of a few calls (of `inner` calls each) and CPU seconds per call."""

@@ -41,7 +41,7 @@ def test_the_grid_names_every_row_once_and_survives_json() -> None:
     names = [row.id for row in every]
     assert len(names) == len(set(names))
     assert [rows.Row.from_json(row.to_json()) for row in every] == every
-    kinds = {"attention", "options", "packed", "module", "projection", "stages"}
+    kinds = {"attention", "options", "packed", "decode", "module", "projection", "stages"}
     assert {row.kind for row in every} == kinds
     assert {row.kind for row in every if row.quick} == {row.kind for row in every}
     long = [row for row in every if row.long]

@@ -15,6 +15,7 @@ claims = module("claims")
 figures = module("figures")
 inputs = module("inputs")
 option_tables = module("option_tables")
+sections = module("sections")
 options = module("options")
 results = module("results")
 rivals = module("rivals")
@@ -166,7 +167,7 @@ def test_the_section_is_rewritten_and_the_rest_of_the_page_kept(tmp_path: Path) 
     )
     page = ["--out", str(out), "--no-picture"]
     assert results.main([grid, *page]) == 0
-    assert option_tables.NOTHING in out.read_text(encoding="utf-8")
+    assert sections.NOTHING in out.read_text(encoding="utf-8")
     before, _, after = out.read_text(encoding="utf-8").partition(option_tables.BEGIN)
     assert results.main([file, *page, "--options"]) == 0
     text = out.read_text(encoding="utf-8")

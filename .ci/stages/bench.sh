@@ -5,7 +5,7 @@ test_clone
 cd "$WORK/test"
 .venv/bin/python bench/grid.py --quick --quiet --json "$OUT/grid.json" \
     --only headway headway@1 headway@2 headway-products headway-attention stage-1 stage-2 \
-    torch torch-module torch-mha torch-linear numpy numpy-products
+    read torch torch-module torch-mha torch-linear numpy numpy-products
 .venv/bin/python bench/compare.py "$OUT/grid.json" | sed 's/^/FIGURE /'
 # Low factors: a busy machine should not fail the run, a rival that is ahead should.
 .venv/bin/python bench/compare.py "$OUT/grid.json" --rows 'prefill-*/float32/*' \

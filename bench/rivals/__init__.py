@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inputs import Array, Inputs
-from rows import Row
+from rows import QUANTISED, Row
 
 HALVES = ("float32", "bfloat16", "float16")
 MAX_SCORE_BYTES = 4 * 2**30
@@ -29,6 +29,8 @@ class Prepared:
     result: Callable[[Any], Array]
     note: str = ""
     keep: list[Any] = field(default_factory=list)
+    facts: dict[str, float] = field(default_factory=dict)
+    """Of a cache: "nbytes" as it says itself, and "resident", the memory it was seen to take."""
     timed: Callable[[float], tuple[list[float], int]] | None = None
     """Of a program with a clock of its own: seconds it may take -> best and median, calls."""
 
@@ -60,7 +62,7 @@ class Contestant:
 
 
 ATTENTION, MODULE, PROJECTION = "attention", "module", "projection"
-OPTIONS, PACKED = "options", "packed"
+OPTIONS, PACKED, DECODE = "options", "packed", "decode"
 NUMPY_REST = 0.15  # its BLAS's threads wait for more work for about 0.1 s
 
 CONTESTANTS: dict[str, Contestant] = {
@@ -70,22 +72,30 @@ CONTESTANTS: dict[str, Contestant] = {
             "headway",
             "headway",
             "headway",
-            (ATTENTION, MODULE, PROJECTION, OPTIONS, PACKED),
-            (*HALVES, "float64"),
+            (ATTENTION, MODULE, PROJECTION, OPTIONS, PACKED, DECODE),
+            (*HALVES, "float64", *QUANTISED),
             rival=False,
         ),
+        Contestant("headway-bfloat16", "bfloat16 cache", "headway", (), QUANTISED, rival=False),
+        Contestant("read", "plain read", "headway", (DECODE,), (*HALVES, *QUANTISED), rival=False),
         Contestant("headway-plain", "plain", "headway", (OPTIONS, PACKED), rival=False),
-        Contestant("vllm", "vLLM", "vllm", (ATTENTION, OPTIONS, PACKED)),
-        Contestant("zentorch", "zentorch", "zentorch"),
-        Contestant("torch", "PyTorch SDPA", "torch", (ATTENTION, OPTIONS)),
         Contestant(
-            "torch-flex", "flex_attention", "torch-flex", (ATTENTION, OPTIONS), compiles=True
+            "vllm", "vLLM", "vllm", (ATTENTION, OPTIONS, PACKED, DECODE), (*HALVES, "fp8_e4m3")
+        ),
+        Contestant("zentorch", "zentorch", "zentorch"),
+        Contestant("torch", "PyTorch SDPA", "torch", (ATTENTION, OPTIONS, DECODE)),
+        Contestant(
+            "torch-flex",
+            "flex_attention",
+            "torch-flex",
+            (ATTENTION, OPTIONS, DECODE),
+            compiles=True,
         ),
         Contestant("ort-mha", "ORT MHA", "ort-mha"),
-        Contestant("ort-gqa", "ORT GQA", "ort-gqa", (ATTENTION, OPTIONS)),
-        Contestant("ort-attention", "ORT Attention", "ort-attention"),
-        Contestant("openvino", "OpenVINO", "openvino"),
-        Contestant("jax", "JAX", "jax", compiles=True),
+        Contestant("ort-gqa", "ORT GQA", "ort-gqa", (ATTENTION, OPTIONS, DECODE)),
+        Contestant("ort-attention", "ORT Attention", "ort-attention", (ATTENTION, DECODE)),
+        Contestant("openvino", "OpenVINO", "openvino", (ATTENTION, DECODE)),
+        Contestant("jax", "JAX", "jax", (ATTENTION, DECODE), compiles=True),
         Contestant("numpy", "NumPy", "numpy", (ATTENTION, PROJECTION), rest=NUMPY_REST),
         Contestant("torch-module", "PyTorch Linear + SDPA", "torch", (MODULE,)),
         Contestant("torch-mha", "torch.nn.MultiheadAttention", "torch", (MODULE,)),

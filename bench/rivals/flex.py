@@ -10,6 +10,7 @@ from inputs import Inputs
 from rows import Row
 
 from . import Prepare, Prepared
+from .copies import rotating
 from .pytorch import tensor, threads, to_numpy, torch, versions
 
 __all__ = ["PREPARE", "threads", "versions"]
@@ -61,19 +62,32 @@ def score_of(row: Row, inputs: Inputs) -> Callable[..., Any] | None:
 def attention(row: Row, inputs: Inputs) -> Prepared:
     flex: Any = importlib.import_module("torch.nn.attention.flex_attention")
     torch._dynamo.reset()  # else it gives up after a few shapes
+    compiled = torch.compile(flex.flex_attention, dynamic=False)
+    options: dict[str, Any] = {"enable_gqa": row.num_heads != row.num_kv_heads}
     q, k, v = (tensor(inputs[name]) for name in "qkv")
+    if row.kind == "decode":  # a query at the end sees every key
+
+        def make() -> Callable[[], Any]:
+            keys, values = k.clone(), v.clone()
+            return silent(lambda: compiled(q, keys, values, **options))
+
+        return Prepared(rotating(row, make), to_numpy)
     if row.options.sinks:
         k, v = (torch.nn.functional.pad(x, (0, 0, 1, 0)) for x in (k, v))
     visible, changed = visible_of(row, inputs), score_of(row, inputs)
     mask = flex.create_block_mask(visible, None, None, q.shape[2], k.shape[2], device="cpu")
-    compiled = torch.compile(flex.flex_attention, dynamic=False)
-    grouped = row.num_heads != row.num_kv_heads
+    options |= {"score_mod": changed, "block_mask": mask}
+    return Prepared(silent(lambda: compiled(q, k, v, **options)), to_numpy)
 
-    def call() -> Any:
+
+def silent(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call without a record for gradients."""
+
+    def inner() -> Any:
         with torch.no_grad():
-            return compiled(q, k, v, score_mod=changed, block_mask=mask, enable_gqa=grouped)
+            return call()
 
-    return Prepared(call, to_numpy)
+    return inner
 
 
 PREPARE: dict[str, Prepare] = {"torch-flex": attention}

@@ -12,6 +12,8 @@ from inputs import Array, Inputs, added, allowed, numpy_dtype, thd
 from rows import Row
 
 from . import Prepare, Prepared, Unsupported, refuse_large_scores
+from .copies import rotating
+from .folding import quicker
 
 onnx: Any = importlib.import_module("onnx")
 runtime: Any = importlib.import_module("onnxruntime")
@@ -190,57 +192,64 @@ def grouped(row: Row, inputs: Inputs) -> Prepared:
         **attributes,
     )
     made = session([node], shapes, outputs, row.dtype, 20)
-    given = {
-        "q": value(joined(inputs, "q")),
-        "last_i32": value(np.full(row.batch, row.num_keys - 1, np.int32)),
-        "total_i32": value(np.array([row.num_keys], np.int32)),
-        **{name: value(array) for name, array in more.items()},
-    }
-    binding = made.io_binding()
-    binding.bind_output("o")
-    for name in "kv":
-        given[name] = value(joined(inputs, name)[:, past:])
-        if past:
-            given[f"past_{name}"] = value(np.array(inputs[name]))
-            binding.bind_ortvalue_output(f"new_{name}", given[f"past_{name}"])
-        else:
-            binding.bind_output(f"new_{name}")
-    for name, each in given.items():
-        binding.bind_ortvalue_input(name, each)
 
-    def call() -> Any:
-        made.run_with_iobinding(binding)
-        return binding
+    def make() -> Callable[[], Any]:
+        """A call with keys and values of its own."""
+        given = {
+            "q": value(joined(inputs, "q")),
+            "last_i32": value(np.full(row.batch, row.num_keys - 1, np.int32)),
+            "total_i32": value(np.array([row.num_keys], np.int32)),
+            **{name: value(array) for name, array in more.items()},
+        }
+        binding = made.io_binding()
+        binding.bind_output("o")
+        for name in "kv":
+            given[name] = value(joined(inputs, name)[:, past:])
+            if past:
+                given[f"past_{name}"] = value(np.array(inputs[name]))
+                binding.bind_ortvalue_output(f"new_{name}", given[f"past_{name}"])
+            else:
+                binding.bind_output(f"new_{name}")
+        for name, each in given.items():
+            binding.bind_ortvalue_input(name, each)
+
+        def call(_: Any = given) -> Any:
+            made.run_with_iobinding(binding)
+            return binding
+
+        return call
 
     def result(bound: Any) -> Array:
         found = bound.get_outputs()[0]
         return parted(row, array_of(found, row.dtype))
 
-    return Prepared(call, result, keep=[given, made])
+    return Prepared(rotating(row, make), result, keep=[made])
 
 
 def standard(row: Row, inputs: Inputs) -> Prepared:
     """The standard's Attention (opset 23): (B, H, T, D), or (B, T, H * D) for the other layout."""
     refuse_large_scores(row)
     flat = row.layout == "BTHD"
-    given = {name: value(joined(inputs, name) if flat else inputs[name]) for name in "qkv"}
-    shapes = {name: tuple(each.shape()) for name, each in given.items()}
+    arrays = {name: joined(inputs, name) if flat else inputs[name] for name in "qkv"}
     options: dict[str, Any] = {"is_causal": 1}
-    names = list("qkv")
-    if row.num_queries != row.num_keys:
-        options, names = {}, [*names, "mask"]
-        given["mask"] = value(hidden_bias(row))
-        shapes["mask"] = (row.num_queries, row.num_keys)
+    if row.num_queries != row.num_keys:  # a single query at the end sees every key
+        options = {}
+        arrays |= {} if row.kind == "decode" else {"mask": hidden_bias(row)}
     if flat:
         options |= {"q_num_heads": row.num_heads, "kv_num_heads": row.num_kv_heads}
-    node = helper.make_node("Attention", names, ["o"], **options)
+    node = helper.make_node("Attention", list(arrays), ["o"], **options)
+    shapes = {name: array.shape for name, array in arrays.items()}
     made = session([node], shapes, {"o": shapes["q"]}, row.dtype, 23)
+
+    def make() -> Callable[[], Any]:
+        given = {n: value(a.copy() if row.cold else a) for n, a in arrays.items()}
+        return runner(made, given, "o")
 
     def result(found: Any) -> Array:
         array = array_of(found, row.dtype)
         return parted(row, array) if flat else array
 
-    return Prepared(runner(made, given, "o"), result)
+    return Prepared(rotating(row, make), result)
 
 
 def module(row: Row, inputs: Inputs) -> Prepared:
@@ -270,6 +279,6 @@ def module(row: Row, inputs: Inputs) -> Prepared:
 PREPARE: dict[str, Prepare] = {
     "ort-mha": multi_head,
     "ort-gqa": grouped,
-    "ort-attention": standard,
+    "ort-attention": quicker(standard),
     "ort-module": module,
 }

@@ -14,7 +14,7 @@ from rows import Row
 import headway
 from headway import _core
 
-from . import Prepare, Prepared, Unsupported
+from . import Prepare, Prepared, Unsupported, own_cache
 from .copies import cold_copies
 
 
@@ -182,6 +182,21 @@ def projection(row: Row, inputs: Inputs) -> Prepared:
     return Prepared(lambda: following()(x), lambda out: out)
 
 
+def decode(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    return own_cache.decode(row, inputs)
+
+
+def decode_bfloat16(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    return own_cache.decode_bfloat16(row, inputs)
+
+
+def read(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    return own_cache.read(row, inputs)
+
+
 PREPARE: dict[str, Prepare] = {
     "headway": lambda row, inputs: {
         "attention": attention,
@@ -189,8 +204,11 @@ PREPARE: dict[str, Prepare] = {
         "projection": projection,
         "options": options,
         "packed": packed,
+        "decode": decode,
     }[row.kind](row, inputs),
     "headway-plain": plain,
+    "headway-bfloat16": decode_bfloat16,
+    "read": read,
     "headway@1": attention,
     "headway@2": attention,
     "headway-products": products_alone,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from options import PLAIN
 from rows import Row
 
 from . import Prepare, Prepared, Unsupported, fastest
-from .copies import cold_copies
+from .copies import cold_copies, rotating
+from .folding import quicker
 
 torch: Any = importlib.import_module("torch")
 
@@ -48,6 +50,8 @@ def inferring(call: Callable[[], Any]) -> Callable[[], Any]:
 
 def masks_of(row: Row, inputs: Inputs) -> dict[str, dict[str, Any]]:
     """The ways to say what each query sees, and what is added to the scores."""
+    if row.kind == "decode":
+        return {"no mask": {}}
     if row.options == PLAIN and row.num_queries == row.num_keys:
         return {"is_causal": {"is_causal": True}}
     seen = torch.from_numpy(allowed(row, inputs))[None, None]
@@ -76,27 +80,35 @@ def sdpa(row: Row, inputs: Inputs) -> Prepared:
     """Options by the mask that says the same, made before the clock starts."""
     if row.options.softcap:
         raise Unsupported("no soft cap")
-    q, k, v = (tensor(inputs[name]) for name in "qkv")
-    if row.options.sinks:
-        k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
     attend = torch.nn.functional.scaled_dot_product_attention
-    masks = masks_of(row, inputs)
+    q = tensor(inputs["q"])
     group = row.num_heads // row.num_kv_heads
-    candidates = []
-    for name, options in masks.items():
+
+    def call_with(options: dict[str, Any], repeat: bool) -> Callable[[], Any]:
+        """A call on keys and values; in a decode row on a copy of them, which is its cache."""
+        decode = row.kind == "decode"
+        k, v = (tensor(inputs[name].copy() if decode else inputs[name]) for name in "kv")
+        if row.options.sinks:
+            k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
+        if not repeat:
+            return inferring(lambda: attend(q, k, v, **options))
+
+        def repeated() -> Any:
+            return attend(q, *(x.repeat_interleave(group, 1) for x in (k, v)), **options)
+
+        return inferring(repeated)
+
+    ways: list[tuple[str, dict[str, Any], bool]] = []
+    for name, options in masks_of(row, inputs).items():
         if group == 1:
-            candidates.append((name, lambda o=options: attend(q, k, v, **o)))
-            continue
-        candidates.append(
-            (f"{name}, enable_gqa", lambda o=options: attend(q, k, v, enable_gqa=True, **o))
-        )
-
-        def repeated(o: dict[str, Any] = options) -> Any:
-            wide = (x.repeat_interleave(group, 1) for x in (k, v))
-            return attend(q, *wide, **o)
-
-        candidates.append((f"{name}, repeated heads", repeated))
-    note, call = fastest([(name, inferring(call)) for name, call in candidates])
+            ways.append((name, options, False))
+        else:
+            ways.append((f"{name}, enable_gqa", {**options, "enable_gqa": True}, False))
+            ways.append((f"{name}, repeated heads", options, True))
+    candidates = [
+        (name, rotating(row, partial(call_with, options, repeat))) for name, options, repeat in ways
+    ]
+    note, call = fastest(candidates)
     return Prepared(call, to_numpy, note)
 
 
@@ -143,7 +155,7 @@ def linear(row: Row, inputs: Inputs) -> Prepared:
 
 
 PREPARE: dict[str, Prepare] = {
-    "torch": sdpa,
+    "torch": quicker(sdpa),
     "torch-module": module,
     "torch-mha": multihead,
     "torch-linear": linear,

@@ -7,15 +7,19 @@ made. Its own layout is (tokens, heads, D) whatever the row's, so it pays no tra
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from inputs import Inputs, thd
-from rows import Row
+from rows import QUANTISED, Row
 
 from . import Prepare, Prepared, Unsupported, fastest
+from .copies import rotating
 from .pytorch import inferring, tensor, threads, to_numpy, torch
 
 __all__ = ["PREPARE", "threads", "versions"]
@@ -61,6 +65,12 @@ def packed(row: Row, inputs: Inputs, name: str) -> Any:
     return tensor(array.reshape(-1, *array.shape[-2:]))
 
 
+def zeros(shape: Sequence[int], dtype: Any) -> Any:
+    """A tensor on NumPy's memory, which has huge pages where the system gives them."""
+    size = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.full(size, 0, np.uint8)).view(dtype).view(*shape)
+
+
 def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
     ops = torch.ops._C
     q, k, v = (packed(row, inputs, name) for name in "qkv")
@@ -69,14 +79,16 @@ def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
     blocks = -(-max(sizes) // BLOCK)  # of the longest sequence
     used = [-(-size // BLOCK) for size in sizes]
     first = [sum(used[:n]) for n in range(len(used))]
-    cache = torch.zeros(sum(used), row.num_kv_heads, 2 * BLOCK, row.head_dim, dtype=q.dtype)
+    kind = row.dtype if row.dtype in QUANTISED else "auto"
+    shape = (sum(used), row.num_kv_heads, 2 * BLOCK, row.head_dim)
+    cache = zeros(shape, q.dtype if kind == "auto" else torch.uint8)
     keys, values = cache.chunk(2, dim=2)
     table = torch.zeros(len(sizes), blocks, dtype=torch.int32)
     for line, start, count in zip(table, first, used, strict=True):
         line[:count] = torch.arange(start, start + count)
     starts = zip(first, sizes, strict=True)
     slots = torch.cat([torch.arange(n * BLOCK, n * BLOCK + size) for n, size in starts])
-    ops.cpu_attn_reshape_and_cache(k, v, keys, values, slots, kernel, 1.0, 1.0, "auto")
+    ops.cpu_attn_reshape_and_cache(k, v, keys, values, slots, kernel, 1.0, 1.0, kind)
     queries = torch.tensor([0, *counts]).cumsum(0).to(torch.int32)
     lengths = torch.tensor(sizes, dtype=torch.int32)
     heads = (row.num_heads, row.num_kv_heads, row.head_dim)
@@ -84,7 +96,7 @@ def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
     window = -1 if options.window is None else options.window + 1  # the query's own key, too
     slopes, sinks = (tensor(inputs[n]) if n in inputs.arrays else None for n in ("slopes", "sinks"))
     schedule = ops.get_scheduler_metadata(
-        len(sizes), *heads, lengths, q.dtype, queries, True, window, kernel, True, None, "auto"
+        len(sizes), *heads, lengths, q.dtype, queries, True, window, kernel, True, None, kind
     )
     out = torch.empty_like(q)
 
@@ -107,7 +119,7 @@ def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
             None,
             1.0,
             1.0,
-            "auto",
+            kind,
         )
         return out
 
@@ -117,7 +129,9 @@ def with_kernel(row: Row, inputs: Inputs, kernel: str) -> Callable[[], Any]:
 def attention(row: Row, inputs: Inputs) -> Prepared:
     if row.options.mask or row.options.length is not None:
         raise Unsupported("no masks, no lengths below that of the queries")
-    candidates = [(name, with_kernel(row, inputs, name)) for name in kernel_names(row)]
+    candidates = [
+        (name, rotating(row, partial(with_kernel, row, inputs, name))) for name in kernel_names(row)
+    ]
     note, call = fastest(candidates)
     if row.kind == "packed":
         return Prepared(call, lambda out: to_numpy(out.transpose(0, 1)), note)
