@@ -22,6 +22,10 @@ DEFAULTS: dict[str, float] = {
 the time per key of a cache of a half or a quarter of the length, and of the memory."""
 
 
+LEAST_SEEN = 2**24
+"""Bytes of K and V from which on the memory of a process tells anything."""
+
+
 def is_growth(record: Record) -> bool:
     """Is the row one of those of ever longer caches?"""
     return row_of(record).name.startswith("decode-growth-")
@@ -101,7 +105,7 @@ def growth(data: Data, settings: dict[str, float]) -> Iterator[Verdict]:
                 if shorter:
                     ratio = entry["wall_min"] / timed(shorter)["headway"]["wall_min"] / times
                     time.add(ratio, f"{row.id} over {length // times}")
-            if "resident" in entry and row.num_keys >= 8192:
+            if "resident" in entry and row.kv_bytes >= LEAST_SEEN:
                 seen.add(entry["resident"] / entry["nbytes"], row.id)
             said.add(entry["nbytes"] / stored_bytes(record), row.id)
     yield from (time, seen, said)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import cache_memory
+import memory
 import numpy as np
 from inputs import Array, Inputs, numpy_dtype
-from rows import QUANTISED, Row
+from rows import CACHES_ALONE, QUANTISED, Row
 
 import headway
 from headway import _core
@@ -34,32 +35,18 @@ def filled(row: Row, inputs: Inputs) -> headway.KVCache:
     return cache
 
 
-def resident_bytes() -> int | None:
-    """Memory of this process that is there; None where the system does not say."""
-    try:
-        text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
-    except OSError:
-        return None
-    return next(1024 * int(line.split()[1]) for line in text.splitlines() if "Rss:" in line)
-
-
 def decode(row: Row, inputs: Inputs) -> Prepared:
     q = inputs["q"]
-    caches: list[headway.KVCache] = []
 
     def make() -> Any:
         cache = filled(row, inputs)
-        caches.append(cache)
         return lambda: cache.attend(q)
 
-    filled(row, inputs).attend(q)  # whatever the first use leaves behind
-    before = resident_bytes()
-    call = rotating(row, make)
-    after = resident_bytes()
-    facts = {"nbytes": float(caches[0].nbytes)}
-    if before is not None and after is not None:
-        facts["resident"] = (after - before) / len(caches)
-    return Prepared(call, lambda out: out, facts=facts)
+    facts = {"nbytes": float(filled(row, inputs).nbytes)}
+    if row.contestants == CACHES_ALONE and memory.RESET.exists():
+        sizes = (row.num_keys, row.num_heads, row.num_kv_heads, row.head_dim)
+        facts = cache_memory.in_a_process(*sizes, row.dtype)
+    return Prepared(rotating(row, make), lambda out: out, facts=facts)
 
 
 def decode_bfloat16(row: Row, inputs: Inputs) -> Prepared:
@@ -79,7 +66,7 @@ def read(row: Row, inputs: Inputs) -> Prepared:
     Its result is that of a cache, since that is what it is compared with.
     """
     if row.kv_bytes % BLOCK or row.kv_bytes < 4 * BLOCK:
-        raise Unsupported(f"reads whole blocks of 1 MiB, four at least, not {row.kv_bytes} bytes")
+        raise Unsupported("reads whole blocks of 1 MiB, four at least")
     count = copies_wanted(row, row.kv_bytes)
     buffers = [words(row.kv_bytes) for _ in range(count)]
     threads = headway.get_num_threads()
