@@ -164,7 +164,6 @@ void attend_pairs(PairArgs& args, std::int64_t first_key) {
     constexpr int kVecs = decltype(n)::value;
     for (std::int64_t begin = args.begin; begin < args.ends[kVecs - 1]; begin += kKeysPerJudgement) {
       Products::template scores<kVecs>(args, begin);
-      w.fetch.lines(static_cast<int>(args.block->depth / 2));
       for (int j = 0; j < kVecs; ++j) {
         if (args.ends[j] > begin) weigh_pairs<Products>(args, j * S::kLanes, begin, args.ends[j]);
       }

@@ -61,7 +61,7 @@ struct TilePairs {
   [[gnu::always_inline]] static inline void add_keys(const PairArgs& args, const BFloat16* values, std::int64_t key) {
     constexpr std::ptrdiff_t kRow = kVecs * VecF32::kLanes * kWord;
     for (; key < args.ends[kFirst]; key += kKeyStep) {
-      workspace_of<VecF32>(*args.task).fetch.lines(4);
+      workspace_of<VecF32>(*args.task).fetch.lines(8);
       tile_load<kA>(values + key, kKeysPerBlock * 2);
       const auto* weights = reinterpret_cast<const char*>(args.weights) + key / 2 * kRow;
       for_tiles<kFirst, kVecs>([&](auto j) {
@@ -103,7 +103,7 @@ struct TilePairs {
       std::int64_t d = 0;
       if (key + 32 <= count) {
         for (; d + 8 <= value_dim; d += 8) {
-          fetch.lines(6);
+          fetch.lines(8);  // as many as are read here
           pack_columns(packed + d * kKeysPerBlock + key,
                        [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + i * stride + d)); });
         }
