@@ -172,6 +172,40 @@ def fed(
     return np.concatenate(outs, axis=2), np.concatenate(lses, axis=2)
 
 
+def feed_randomly(
+    sequences: Direct, k: Array, v: Array, lengths: Sequence[int], most: int, seed: int
+) -> None:
+    """Append the first tokens of each sequence, in random pieces of up to `most` tokens.
+
+    The pieces differ from sequence to sequence; what is left out of an array is NaN.
+    """
+    g, done = np.random.default_rng(seed), [0] * len(lengths)
+    while done != list(lengths):
+        left = [min(most, length - start) for length, start in zip(lengths, done, strict=True)]
+        counts = [int(g.integers(min(n, 1), n + 1)) for n in left]
+        counts = [n if n == max(counts) or g.random() < 0.7 else 0 for n in counts]
+        ends = [start + n for start, n in zip(done, counts, strict=True)]
+        parts = []
+        for x in (k, v):
+            part = np.full((*x.shape[:2], max(counts), x.shape[3]), np.nan, x.dtype)
+            for b, (start, end) in enumerate(zip(done, ends, strict=True)):
+                part[b, :, : end - start] = x[b, :, start:end]
+            parts.append(part)
+        sequences.append(parts[0], parts[1], counts)
+        done = ends
+    assert sequences.lengths == done
+
+
+def as_stored(dtype: str, k: Array, v: Array) -> tuple[Array, Array]:
+    """Return keys and values as a cache of this dtype holds them, those of 8 bits in float64."""
+    if dtype not in QUANTISED:
+        return k, v
+    whole = Sequences("plain", max(k.shape[2], 1), (*k.shape[:2], k.shape[3], v.shape[3]), dtype)
+    whole.append(k, v)
+    both = [whole.stored(b) for b in range(len(k))]
+    return np.stack([x[0] for x in both]), np.stack([x[1] for x in both])
+
+
 def check_pieces(
     found: tuple[Array, Array],
     whole: tuple[Array, Array],

@@ -6,7 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cache_kinds import KINDS, QUANTISED, STORED, Direct, Sequences, fed, full_call, source_of
+from cache_kinds import (
+    KINDS,
+    QUANTISED,
+    STORED,
+    Direct,
+    Sequences,
+    as_stored,
+    fed,
+    feed_randomly,
+    full_call,
+    source_of,
+)
 from helpers import (
     LSE_TOLERANCE,
     TOLERANCE,
@@ -60,24 +71,8 @@ def filled_cache(kind: str, dtype: str, k: Array, v: Array, lengths: list[int]) 
         found = Direct(KVCache(batch, heads, CAPACITY, width, dtype=dtype, **sizes))
     else:
         found = Sequences(kind, tokens, (batch, heads, width, v.shape[3]), dtype)
-    for start in range(0, tokens, 23):
-        piece = slice(start, start + 23)
-        counts = [max(min(length - start, 23), 0) for length in lengths]
-        if piece.stop > tokens:
-            counts = [min(count, tokens - start) for count in counts]
-        found.append(k[:, :, piece], v[:, :, piece], counts)
-    assert found.lengths == lengths
+    feed_randomly(found, k, v, lengths, 23, seed=tokens)
     return found
-
-
-def as_stored(dtype: str, k: Array, v: Array) -> tuple[Array, Array]:
-    """Return the keys and values as a cache of this dtype has them."""
-    if dtype not in QUANTISED:
-        return k, v
-    whole = Sequences("plain", k.shape[2], (*k.shape[:2], k.shape[3], v.shape[3]), dtype)
-    whole.append(k, v)
-    both = [whole.stored(b) for b in range(len(k))]
-    return np.stack([x[0] for x in both]), np.stack([x[1] for x in both])
 
 
 @pytest.mark.parametrize("tokens", [150, 1100])
