@@ -184,9 +184,17 @@ def test_tokens_taken_back(dtype: str, isa: str) -> None:
         for found, expected in zip(sequences.attend(q[:, :, rows]), whole, strict=True):
             assert_same_bits(found, expected[:, :, rows], f"tokens {start}, {start + 1}")
     assert sequences.lengths == [48, 48]
-    with pytest.raises(ValueError, match="lengths"):
-        sequences.cache.truncate([48 - 6, 48])  # 5 keys before it are overwritten
-    assert sequences.lengths == [48, 48]
+    # The last drafts went up to token 49, so that token 40 is the oldest that is stored. Token 44
+    # would see 39 to 44, token 45 sees 40 to 45.
+    for length in (44, 42, 12):
+        with pytest.raises(ValueError, match="lengths"):
+            sequences.cache.truncate([length, 48])
+        assert sequences.lengths == [48, 48]
+    sequences.cache.truncate(45)
+    rows = slice(45, 48)
+    sequences.append(k[:, :, rows], v[:, :, rows])
+    for found, expected in zip(sequences.attend(q[:, :, rows]), whole, strict=True):
+        assert_same_bits(found, expected[:, :, rows], "as far back as can be")
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

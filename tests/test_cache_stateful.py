@@ -217,5 +217,35 @@ class Pages(RuleBasedStateMachine):
                 np.testing.assert_array_equal(found.astype(np.float64), wanted)
 
 
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("owners", [2, 3, 4])
+def test_the_last_owner_writes_in_place(owners: int, dtype: str) -> None:
+    """Sequences that share a page in part, all growing at once, need one page less than they are.
+
+    A page fewer is too few, and nothing is changed then.
+    """
+    for missing in (0, 1):
+        cache = PagedKVCache(owners - missing, 4, HEADS, WIDTH, dtype=dtype, v_head_dim=V_WIDTH)
+        names = [cache.add()]
+        cache.append(names, *arrays_of(dtype, [[0, 1]]))
+        names += [cache.fork(names[0]) for _ in range(owners - 1)]
+        rows = arrays_of(dtype, [[2 + n] for n in range(owners)])
+        histories = [[0, 1] for _ in names]
+        if missing:
+            with pytest.raises(MemoryError):
+                cache.append(names, *rows)
+            assert cache.free_pages == owners - 2
+        else:
+            cache.append(names, *rows)
+            histories = [[0, 1, 2 + n] for n in range(owners)]
+            assert cache.free_pages == 0
+            assert len({int(cache.block_table(name)[0]) for name in names}) == owners
+        q = make((44, owners), (owners, 2 * HEADS, 1, WIDTH), source_of(dtype))
+        out, lse = cache.attend(names, q, return_lse=True)
+        for b, history in enumerate(histories):
+            one = slice(b, b + 1)
+            check_attention((out[one], lse[one]), q[one], dtype, history)
+
+
 TestPages = Pages.TestCase
 TestPages.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
