@@ -118,11 +118,23 @@ def check_int8(x: Array) -> None:
     assert scales is not None
     exact = x.astype(np.float64)
     largest = np.abs(x.astype(np.float32)).max(axis=1)
-    wanted = np.maximum(largest / np.float32(127), np.float32(TINY)) * (largest > 0)
+    most = np.nextafter(
+        np.finfo(np.float32).max / np.float32(127), np.float32(0)
+    )  # 127 of it is finite
+    wanted = np.clip(largest / np.float32(127), np.float32(TINY), most) * (largest > 0)
     assert_same_bits(scales, wanted.astype(np.float32), "scales")
     assert (np.abs(numbers.astype(int)) <= 127).all()
     off = np.abs(numbers * scales.astype(np.float64)[:, None] - exact)
     assert (off <= 0.5 * scales.astype(np.float64)[:, None]).all()
+
+
+def test_int8_of_the_largest_numbers() -> None:
+    largest = np.finfo(np.float32).max
+    x = np.array([[largest, -largest, largest / 3, 0]], np.float32)
+    check_int8(x)
+    cache = KVCache(1, 1, 1, 4, dtype="int8")
+    cache.append(x[None, None], x[None, None])
+    assert np.isfinite(cache.attend(np.zeros((1, 1, 1, 4), np.float32))).all()
 
 
 def test_int8_of_numbers_below_the_normal_ones() -> None:

@@ -42,7 +42,9 @@ void to_int8(const Element* x, std::int8_t* __restrict out, float* scale, std::i
     *scale = finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     return;
   }
-  *scale = std::max(std::bit_cast<float>(largest) / 127.0f, std::numeric_limits<float>::min());
+  // Normal, and 127 times it finite: there the division may have rounded up.
+  constexpr float kLargestScale = std::bit_cast<float>(std::bit_cast<std::uint32_t>(0x1.fffffep127f / 127.0f) - 1);
+  *scale = std::clamp(std::bit_cast<float>(largest) / 127.0f, std::numeric_limits<float>::min(), kLargestScale);
   const double inverse = 1.0 / static_cast<double>(*scale);
   constexpr double kShift = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
   for (std::int64_t i = 0; i < width; ++i) {

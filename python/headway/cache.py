@@ -79,11 +79,12 @@ class KVCache(CacheState):
     Notes
     -----
     The results are those of :func:`attention` on the history of each sequence: to the bit for
-    pieces of two or more tokens, within the dtype's tolerance token by token, and whatever the
-    other sequences, the capacity, or the number of threads.
+    pieces of any number of tokens, one included, and whatever the other sequences, the capacity, or
+    the number of threads. With 8-bit formats they are those of the rounded keys and values.
 
     "int8" stores integers and one float32 scale for each token and head, ``max|x| / 127``: no
-    number is off by more than half its scale. A token with inf or NaN gets the scale NaN.
+    number is off by more than half its scale. The scale is at least the smallest normal float32; of
+    a token with inf or NaN it is NaN.
     "fp8_e4m3" stores OCP e4m3fn numbers: off by at most ``2**-4`` of a number from ``2**-6`` to
     448, by at most ``2**-10`` below; finite numbers beyond 448 become 448 with their sign, inf and
     NaN become NaN. The format is that of Micikevicius et al., "FP8 Formats for Deep Learning"
