@@ -1,8 +1,9 @@
 """Keeps skipped tests honest: what is skipped for want of an optional package is written down.
 
 A test may be skipped for two reasons that no package mends; the reason then starts with
-``not yet offered:`` (a feature) or ``this machine:`` (hardware, operating system). Every other
-skip waits for a package.
+``not yet offered:`` (a feature) or ``this machine:`` (hardware, operating system). One that starts
+with ``another stage:`` names the stage of the CI that runs the test. Every other skip waits for a
+package.
 
 HEADWAY_SKIPPED_LIST=FILE
     Write the ids of the tests that wait for a package to FILE, one a line, to be run again.
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-PERMITTED = ("not yet offered:", "this machine:")
+PERMITTED = ("not yet offered:", "this machine:", "another stage:")
 
 waiting = pytest.StashKey[list[str]]()
 
