@@ -29,7 +29,6 @@ SHOWN = (
     "prefill-1024",
     "prefill-1024-d128",
     "prefill-4096",
-    "prefill-16384",
     "chunk-16",
 )
 """Rows of the table, in each dtype; those in (B, H, T, D) memory."""
