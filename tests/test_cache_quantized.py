@@ -242,6 +242,15 @@ def test_what_is_not_finite_becomes_nan_where_it_is_seen(bad: float, isa: str) -
     assert found.sum() == 4
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounding_to_16_bits_raises_nothing(kind: str) -> None:
+    cache = KVCache(1, 1, 2, 4, dtype=kind)
+    small = np.full((1, 1, 2, 4), 1e-6, np.float32)
+    cache.append(small, small)
+    with np.errstate(all="raise"):
+        cache.attend(np.ones((1, 1, 1, 4), np.float16))
+
+
 def test_memory_is_half_of_16_bits() -> None:
     sizes: tuple[Any, ...] = (2, 4, 256, 128)
     half = KVCache(*sizes, dtype="bfloat16").nbytes

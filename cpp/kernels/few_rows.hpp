@@ -58,6 +58,11 @@ template <class S, class Element, int kRows>
 #pragma GCC unroll 8
   for (int g = 0; g < kRows; ++g) acc[g] = S::zero();
   const typename S::Real* queries = args.panel->queries;
+  const auto add = [&](Vec keys, std::int64_t d) __attribute__((always_inline)) {
+    if constexpr (kHasScales<Element>) keys = S::mul(keys, scales);
+#pragma GCC unroll 8
+    for (int g = 0; g < kRows; ++g) acc[g] = S::fma(S::set1(queries[d * S::kLanes + g]), keys, acc[g]);
+  };
   const auto multiply = [&](std::int64_t d, int used, int width) __attribute__((always_inline)) {
     Vec r[S::kLanes];
 #pragma GCC unroll 16
@@ -66,12 +71,26 @@ template <class S, class Element, int kRows>
 #pragma GCC unroll 16
     for (int i = 0; i < S::kLanes; ++i) {
       if (i >= width) break;
-      if constexpr (kHasScales<Element>) r[i] = S::mul(r[i], scales);
-#pragma GCC unroll 8
-      for (int g = 0; g < kRows; ++g) acc[g] = S::fma(S::set1(queries[(d + i) * S::kLanes + g]), r[i], acc[g]);
+      add(r[i], d + i);
     }
   };
   std::int64_t d = 0;
+  if constexpr (requires { S::part(S::zero(), Element{}, 0); }) {
+    // Narrow elements are turned several at a time, as one number of 32 bits, and widened afterwards.
+    constexpr int kParts = 4 / static_cast<int>(sizeof(Element));
+    for (; n == S::kLanes && d + kParts * S::kLanes <= head_dim; d += kParts * S::kLanes) {
+      fetch.lines(kLines<Element, kParts * S::kLanes * S::kLanes>);
+      Vec r[S::kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < S::kLanes; ++i) r[i] = S::load_elements(reinterpret_cast<const float*>(rows[i] + d), S::kLanes);
+      transpose<S>(r);
+#pragma GCC unroll 16
+      for (int i = 0; i < S::kLanes; ++i) {
+#pragma GCC unroll 4
+        for (int part = 0; part < kParts; ++part) add(S::part(r[i], Element{}, part), d + i * kParts + part);
+      }
+    }
+  }
   for (; n == S::kLanes && d + S::kLanes <= head_dim; d += S::kLanes) {
     fetch.lines(kLines<Element, S::kLanes * S::kLanes>);  // as many as are read here
     multiply(d, S::kLanes, S::kLanes);

@@ -139,6 +139,14 @@ struct VecF32 {
     const Vec x = _mm256_mul_ps(_mm256_cvtph_ps(packed), _mm256_set1_ps(256));
     return _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude, most)));  // all bits set is a NaN
   }
+  // Part i of each number of 32 bits, widened: parts lie side by side, the lowest first.
+  static Vec part(Vec words, Int8, int i) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(words), 24 - 8 * i), 24));
+  }
+  static Vec part(Vec words, BFloat16, int i) {
+    const __m256i bits = _mm256_castps_si256(words);
+    return _mm256_castsi256_ps(i == 0 ? _mm256_slli_epi32(bits, 16) : _mm256_and_si256(bits, _mm256_set1_epi32(-0x10000)));
+  }
   // The first n lanes, rounded to nearest even.
   static void store_elements(float* p, Vec x, int n) {
     if (n == kLanes) return _mm256_storeu_ps(p, x);

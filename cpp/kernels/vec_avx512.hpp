@@ -114,12 +114,19 @@ struct VecF32 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
   }
   static Vec load_elements(const Float8* p, int n) {  // see widen: the bits of a binary16, NaN apart
-    const __m128i bits = _mm_maskz_loadu_epi8(first(n), p), most = _mm_set1_epi8(0x7f);
-    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bits), 8);  // sign, 4, 3
-    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(wide, 1), _mm256_set1_epi16(static_cast<short>(0xbfff)));
-    const Vec x = _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256));
-    const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_and_si128(bits, most), most);
-    return _mm512_mask_mov_ps(x, nan, _mm512_set1_ps(__builtin_nanf("")));
+    const __m256i wide = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_maskz_loadu_epi8(first(n), p)), 8);  // sign, 4, 3
+    const __m256i top = _mm256_set1_epi16(0x4000);  // of the exponent: set for NaN alone, whose other bits carry into it
+    const __m256i half = _mm256_andnot_si256(top, _mm256_srai_epi16(wide, 1));
+    const __m256i nan = _mm256_and_si256(_mm256_add_epi16(half, _mm256_set1_epi16(0x80)), top);
+    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(half, nan)), _mm512_set1_ps(256));
+  }
+  // Part i of each number of 32 bits, widened: parts lie side by side, the lowest first.
+  static Vec part(Vec words, Int8, int i) {
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(_mm512_castps_si512(words), 24 - 8 * i), 24));
+  }
+  static Vec part(Vec words, BFloat16, int i) {
+    const __m512i bits = _mm512_castps_si512(words);
+    return _mm512_castsi512_ps(i == 0 ? _mm512_slli_epi32(bits, 16) : _mm512_and_si512(bits, _mm512_set1_epi32(-0x10000)));
   }
   // The first n lanes, rounded to nearest even.
   static void store_elements(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }

@@ -121,7 +121,7 @@ def attend(held: Held, q: Any, asked: Asked) -> Array | tuple[Array, Array]:
             tk,
         )
     if filled is not view:
-        with np.errstate(over="ignore"):  # beyond the range of 16 bits: infinity, as in the core
+        with np.errstate(all="ignore"):  # beyond the range of 16 bits: infinity, as in the core
             view[...] = filled
     return result if lse is None else (result, head_first(lse, given.ndim))
 

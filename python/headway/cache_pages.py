@@ -30,6 +30,8 @@ def checked_kind(dtype: Any) -> tuple[str, np.dtype[Any]]:
 
             return dtype, bfloat16()
     try:
+        if dtype is None:  # NumPy takes it for float64
+            raise TypeError
         found = np.dtype(dtype)
     except TypeError:
         raise TypeError(f"dtype: expected {wanted}, got {dtype!r}; {fix}") from None

@@ -96,7 +96,7 @@ def merge_partials(
     reference = np.where(highest == -np.inf, 0.0, highest)  # an empty row is one of weights 0
     total = np.zeros(wanted)
     context = np.full(contexts[0].shape, -0.0)  # x + -0 is x, whatever the sign of a zero
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         for out, lse in zip(contexts, sums, strict=True):
             weight = np.exp(lse - reference)
             total += weight

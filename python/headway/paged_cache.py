@@ -73,7 +73,7 @@ class PagedKVCache(PagePool):
     several owners go to a copy of it (copy on write), for which a free page is needed. A call that
     fails changes nothing.
 
-    Memory: ``nbytes``, all of it from the start, and a few numbers for each page and sequence.
+    Memory: ``nbytes``, all of it from the start, and about 50 bytes for each page and sequence.
 
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with
     PagedAttention" (2023, arXiv:2309.06180), section 4.
