@@ -70,10 +70,15 @@ int main() {
   const std::int64_t tokens[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 33, 47, 49, 63, 64, 65, 129};
   Tally tally;
   const auto count = [&](bool good) { tally.count(good); };
+  constexpr ElementKind kKinds[] = {ElementKind::kFloat32, ElementKind::kFloat64, ElementKind::kFloat16,
+                                    ElementKind::kBFloat16};
   set_num_threads(1);
+  for (const auto kind : kKinds) {
+    for (const bool at_end : {true, false}) run_quantize(kind, at_end, tally);
+  }
   for (const std::string& isa : available_isas()) {
     set_isa(isa);
-    for (const auto kind : {ElementKind::kFloat32, ElementKind::kFloat64, ElementKind::kFloat16, ElementKind::kBFloat16}) {
+    for (const auto kind : kKinds) {
       for (const bool at_end : {true, false}) {
         run_projections(kind, at_end, tally);
         run_rotations(kind, at_end, tally);
