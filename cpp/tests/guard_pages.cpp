@@ -83,6 +83,7 @@ int main() {
         run_projections(kind, at_end, tally);
         run_rotations(kind, at_end, tally);
         run_options(kind, at_end, tally);
+        run_caches(kind, at_end, tally);
         for (const bool causal : {true, false}) {
           // Every width with a few lengths, every length with a few widths, then what crosses blocks and spans.
           for (const auto width : widths) {

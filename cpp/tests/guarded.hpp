@@ -98,6 +98,9 @@ void run_rotations(ElementKind kind, bool at_end, Tally& tally);
 // Every option of the attention, likewise.
 void run_options(ElementKind kind, bool at_end, Tally& tally);
 
+// Caches of every kind that goes with these queries, likewise.
+void run_caches(ElementKind kind, bool at_end, Tally& tally);
+
 // Numbers of this kind made into 8 bits, likewise; no ISA has a part in it.
 void run_quantize(ElementKind kind, bool at_end, Tally& tally);
 
