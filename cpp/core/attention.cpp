@@ -132,7 +132,8 @@ void store_lse(const AttentionProblem& p, const TaskPlace& place, const double* 
   const std::int64_t group = p.num_heads / p.num_kv_heads;
   for (std::int64_t i = 0; i < place.num_rows; ++i) {
     const std::int64_t row = place.first_row + i;
-    const std::ptrdiff_t at = place.batch * p.lse.batch_stride + (place.kv_head * group + row % group) * p.lse.head_stride +
+    const std::ptrdiff_t at = place.batch * p.lse.batch_stride +
+                              (place.kv_head * group + row % group) * p.lse.head_stride +
                               (place.sequence.first_query + row / group) * p.lse.token_stride;
     const double lse = sum[i] == 0 ? -std::numeric_limits<double>::infinity()
                                    : reference[i] + std::log(sum[i]);
@@ -179,7 +180,9 @@ class Run {
 
  private:
   std::size_t slot_bytes() const { return workspace_ + 2 * numbers_; }
-  std::byte* memory(std::int64_t slot) const { return scratch_->data() + slot_bytes() * static_cast<std::size_t>(slot); }
+  std::byte* memory(std::int64_t slot) const {
+    return scratch_->data() + slot_bytes() * static_cast<std::size_t>(slot);
+  }
 
   std::size_t workspace_ = 0, numbers_ = 0;
   std::optional<Scratch> scratch_;
@@ -205,8 +208,8 @@ void attend_spans(const Run& run) {
               const std::int64_t span = index % spans, slot = run.plan.num_threads + index / spans;
               const TaskPlace place = place_of(run.plan, run.problem, index / spans);
               const AttentionTask total = run.task(place, slot), part = run.task(place, thread);
-              const std::int64_t begin = (run.plan.first_span + span) * kKeysPerSpan;
               const KeyRange visible = keys_of(part);
+              const std::int64_t begin = (visible.begin / kKeysPerSpan + span) * kKeysPerSpan;
               const std::int64_t end = std::min(begin + kKeysPerSpan, visible.end);
               const bool sees = end > std::max(begin, visible.begin);
               run.kernels.begin(part);

@@ -1,7 +1,6 @@
 #include "plan.hpp"
 
 #include <algorithm>
-#include <limits>
 
 namespace headway {
 namespace {
@@ -17,10 +16,11 @@ std::int64_t rows_of(const AttentionProblem& problem, const Sequence& sequence) 
   return sequence.num_queries * (problem.num_heads / problem.num_kv_heads);
 }
 
-// What all batch entries come to: rows times keys that a row sees, on average, and the keys that any row sees.
+// What all batch entries come to: rows times keys that a row sees, on average, and the most spans in which the keys of
+// one entry lie that some row of it sees.
 struct Extent {
   double pairs = 0;
-  KeyRange keys{std::numeric_limits<std::int64_t>::max(), 0};
+  std::int64_t spans = 0;
 };
 
 Extent extent_of(const AttentionProblem& problem) {
@@ -35,7 +35,8 @@ Extent extent_of(const AttentionProblem& problem) {
     const auto seen = static_cast<double>(first.end - first.begin + last.end - last.begin);
     extent.pairs += static_cast<double>(rows_of(problem, s)) * seen / 2;
     const KeyRange all = visible(0, s.num_queries - 1);
-    extent.keys = {std::min(extent.keys.begin, all.begin), std::max(extent.keys.end, all.end)};
+    if (all.begin == all.end) continue;
+    extent.spans = std::max(extent.spans, divide_up(all.end, kKeysPerSpan) - all.begin / kKeysPerSpan);
   }
   return extent;
 }
@@ -84,11 +85,8 @@ Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int 
   if (plan.num_tasks < kTasksPerThread * plan.num_threads) count_tasks(kernels.rows_per_panel);
 
   plan.num_spans = 1;
-  if (plan.num_tasks < 2 * plan.num_threads && extent.keys.begin < extent.keys.end) {
-    // Too few tasks for the threads, but long ones: the spans of a task go to several threads.
-    plan.first_span = extent.keys.begin / kKeysPerSpan;
-    plan.num_spans = divide_up(extent.keys.end, kKeysPerSpan) - plan.first_span;
-  }
+  // Too few tasks for the threads, but long ones: the spans of a task go to several threads.
+  if (plan.num_tasks < 2 * plan.num_threads) plan.num_spans = std::max<std::int64_t>(1, extent.spans);
   plan.num_threads = static_cast<int>(std::min<std::int64_t>(plan.num_threads, plan.num_tasks * plan.num_spans));
   return plan;
 }

@@ -26,7 +26,7 @@ struct Plan {
   std::int64_t tasks_per_head;           // where all batch entries have as many
   std::vector<std::int64_t> first_tasks;  // else (batch + 1): the first task of each entry
   std::int64_t num_tasks;
-  std::int64_t first_span, num_spans;    // of keys that several threads work on at once; 1: a task stays in its thread
+  std::int64_t num_spans;  // of a task, at most, that several threads work on at once; 1: it stays in its thread
   int num_threads;
 };
 

@@ -9,6 +9,7 @@
 
 #include "../core/attention.hpp"
 #include "../core/dispatch.hpp"
+#include "../core/parallel.hpp"
 #include "guarded.hpp"
 #include "plain_loops.hpp"
 
@@ -20,6 +21,7 @@ struct Case {
   std::int64_t page_size = 16;
   std::int64_t ring = 0;  // pages of an entry, used over and over; 0: as many as its keys need
   std::int64_t left = kNoLimit, right = 0;
+  std::int64_t shorter = 5;  // by so many keys is the second entry shorter
   bool backwards = false;    // the first key in the last page
   bool token_major = false;  // pages of (slots, heads, width), else (heads, slots, width)
   bool apart = false;        // rows 16 KiB apart
@@ -31,7 +33,7 @@ constexpr std::int64_t kBatch = 3;  // the second entry is shorter, the third ha
 // What both entries with keys, and keys and values, have in common: the number of a row is where it lies.
 class Layout {
  public:
-  explicit Layout(const Case& c) : case_(c), counts_{c.keys, std::max<std::int64_t>(1, c.keys - 5), 0} {
+  explicit Layout(const Case& c) : case_(c), counts_{c.keys, std::max<std::int64_t>(1, c.keys - c.shorter), 0} {
     per_entry_ = c.ring > 0 ? c.ring : (c.keys + c.page_size - 1) / c.page_size;
     for (std::int64_t b = 0; b < kBatch; ++b) {
       for (std::int64_t j = 0; j < counts_[b]; ++j) rows_ = std::max(rows_, row(b, c.kv_heads - 1, j) + 1);
@@ -257,6 +259,21 @@ void run_caches(ElementKind kind, bool at_end, Tally& tally) {
         }
       }
     }
+    // The spans of a task in several threads, entries side by side or far apart.
+    set_num_threads(3);
+    for (const std::int64_t left : {std::int64_t{700}, kNoLimit}) {
+      Case c;
+      c.heads = 6;
+      c.queries = 2;
+      c.keys = 4500;
+      c.head_dim = c.value_dim = 32;
+      c.left = left;
+      check(c);
+      c.shorter = 3300;
+      c.options = true;
+      check(c);
+    }
+    set_num_threads(1);
     // As many rows as one way of few rows takes, or fewer, or more; widths of vectors and of parts of them.
     for (const std::int64_t width : {1, 3, 4, 8, 15, 16, 17, 31, 32, 64, 70}) {
       for (const std::int64_t heads : {1, 2, 3, 4, 7, 8, 9}) {
