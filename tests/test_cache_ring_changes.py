@@ -125,3 +125,36 @@ def test_steps_of_sequences_of_different_lengths(
                 cache.append(k[b : b + 1], v[b : b + 1])
             assert_same_bits(out[b : b + 1], cache.attend(q[b : b + 1]), f"step {step}, {b}")
     assert together.lengths.tolist() == [12, 9, 8]
+
+
+def test_a_ring_takes_its_own_tokens() -> None:
+    """Views of the slots that the new tokens overwrite."""
+    cache = headway.KVCache(1, 1, 4, 1, window=1)
+    for numbers in ([[0], [1], [2]], [[10]], [[20]]):
+        piece = np.array(numbers, np.float32)[None, None]
+        cache.append(piece, piece)
+    held = cache.keys.copy()  # tokens 4, 1, 2, 3 in slots 0 to 3
+    cache.append(cache.keys, cache.values)
+    assert sorted(cache.keys.ravel()) == sorted(held.ravel())
+    assert np.roll(cache.keys[0, 0, :, 0], -1).tolist() == held.ravel().tolist()
+
+
+def test_an_interrupted_append_leaves_no_token_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = headway.KVCache(1, 1, 8, 1, window=4)
+    tokens = np.arange(8, dtype=np.float32).reshape(1, 1, 8, 1)
+    cache.append(tokens[:, :, :5], tokens[:, :, :5])
+    cache.append(tokens[:, :, 5:], tokens[:, :, 5:])
+    write = cache._write
+
+    def interrupted(*args: Any) -> None:
+        write(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.append(tokens[:, :, :5] + 99, tokens[:, :, :5] + 99)
+    assert cache.lengths.tolist() == [8]
+    with pytest.raises(ValueError, match="a ring of 8 slots still has"):
+        cache.attend(tokens[:, :, :3])

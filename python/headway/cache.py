@@ -83,8 +83,8 @@ class KVCache(CacheState):
     the number of threads. With 8-bit formats they are those of the rounded keys and values.
 
     "int8" stores integers and one float32 scale for each token and head, ``max|x| / 127``: no
-    number is off by more than half its scale. The scale is at least the smallest normal float32; of
-    a token with inf or NaN it is NaN.
+    number is off by more than half its scale. The scale is at least the smallest normal float32,
+    but 0 where all numbers are 0; of a token with inf or NaN it is NaN.
     "fp8_e4m3" stores OCP e4m3fn numbers: off by at most ``2**-4`` of a number from ``2**-6`` to
     448, by at most ``2**-10`` below; finite numbers beyond 448 become 448 with their sign, inf and
     NaN become NaN. The format is that of Micikevicius et al., "FP8 Formats for Deep Learning"
@@ -177,6 +177,13 @@ class KVCache(CacheState):
             grown = [length + count for length, count in zip(lengths, taken, strict=True)]
         self._make_room(n if taken is None else max(taken), grown)
         parts = self._pages.encoded(k4, v4, kind)
+        if self._window:
+            own = (self._pages.keys, self._pages.values)
+            if any(np.may_share_memory(x, pages) for x in (k4, v4) for pages in own):
+                parts = tuple(part.copy() for part in parts)  # of the slots that it overwrites
+            # Before they are: an interruption leaves no token that is not there any more.
+            slots = self.capacity
+            self._oldest = [max(o, end - slots) for o, end in zip(self._oldest, grown, strict=True)]
         start = lengths[0]
         if taken is None and (batch == 1 or lengths.count(start) == batch):
             self._write(slice(None), start, n, parts)
@@ -185,9 +192,6 @@ class KVCache(CacheState):
         else:
             for b, (start, end) in enumerate(zip(lengths, grown, strict=True)):
                 self._write(b, start, end - start, parts)
-        if self._window:
-            slots = self.capacity
-            self._oldest = [max(o, end - slots) for o, end in zip(self._oldest, grown, strict=True)]
         self._lengths = grown
 
     @overload
