@@ -60,9 +60,11 @@ def speed_table(data: Data) -> str:
     records = [record for record in records if "headway" in timed(record)]
     if not records:
         raise SystemExit("readme_table: the file holds none of the table's rows of headway")
+    commits = sorted({(record["commit"] or "?")[:7] for record in records})
     lines = [
         f"{where['cpu']}, {where['usable_cpus']} CPUs, ISA {head['isa']}, "
-        f"{head['threads']['run']} threads each; headway {head['versions']['headway']}.",
+        f"{head['threads']['run']} threads each; headway {head['versions']['headway']}, commit "
+        f"{', '.join(commits)}.",
         "Milliseconds are the best of interleaved calls; all rows, rivals and versions stand in",
         "[bench/RESULTS.md](bench/RESULTS.md).",
         "",

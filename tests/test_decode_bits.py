@@ -1,7 +1,7 @@
 """The bits of one query for each sequence, and of 2 to 8, do not depend on company.
 
 Not on threads, batch, place, the other heads of the group, strides, what stands in slots that are
-hidden, nor on the lse. Rows of two queries or more are those of a longer call.
+hidden, nor on the lse. Rows are those of a longer call.
 """
 
 from __future__ import annotations
