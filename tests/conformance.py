@@ -49,6 +49,11 @@ class Case:
         assert all(found) == any(found)
         return all(found)
 
+    def loosened(self, name: str, dtype: str, tolerance: float) -> float:
+        """Return the error allowed to an output: the tolerance, or what the case names."""
+        named: float = self.meta.get("tol", {}).get(dtype, {}).get(name, tolerance)
+        return named
+
 
 @dataclass(frozen=True)
 class Call:
