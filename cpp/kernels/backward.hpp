@@ -7,7 +7,8 @@
 namespace headway {
 namespace {
 
-// delta of each row of the task: grad . context - gradient at the lse, summed in double precision.
+// delta of each row of the task: grad . context - gradient at the lse. A context of zeros, as of a row that saw nothing,
+// gives 0, whatever its gradient.
 template <class S, class Element>
 void row_deltas(const BackwardTask& task) {
   using Real = typename S::Real;
@@ -16,11 +17,15 @@ void row_deltas(const BackwardTask& task) {
   for (std::int64_t i = 0; i < forward.num_rows; ++i, row.next()) {
     const auto* grad = static_cast<const Element*>(task.grad_out) + row.offset(task.grad_token_stride, task.grad_head_stride);
     const auto* out = static_cast<const Element*>(forward.out) + row.offset(forward.out_token_stride, forward.out_head_stride);
-    auto sums = S::zero();
+    auto sums = S::zero(), sizes = S::zero(), check = S::zero();
     for (std::int64_t d = 0; d < forward.value_dim; d += S::kLanes) {
       const int n = forward.value_dim - d < S::kLanes ? static_cast<int>(forward.value_dim - d) : S::kLanes;
-      sums = S::fma(S::load_elements(grad + d, n), S::load_elements(out + d, n), sums);
+      const auto x = S::load_elements(out + d, n);
+      sums = S::fma(S::load_elements(grad + d, n), x, sums);
+      sizes = S::max(sizes, S::max(x, S::sub(S::zero(), x)));
+      check = S::fma(x, S::zero(), check);
     }
+    if (!S::any(S::greater(sizes, S::zero())) && is_finite<S>(check)) sums = S::zero();
     alignas(64) Real parts[S::kLanes];
     S::store(parts, sums);
     double delta = 0;
