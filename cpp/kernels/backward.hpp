@@ -142,7 +142,7 @@ void add_block(const BackwardTask& task, std::int64_t offset) {
   for (int p = 0; p < w.num_panels; ++p) {
     const KeyProduct<Real> product{w.chunk_keys + offset * w.head_width, w.head_width, w.gradients[p].products, w.gradients[p].weights,
                                    from, to, ends[p], w.keys_finite};
-    add_all_to_queries<S>(product, 0, forward.head_dim, static_cast<Real*>(task.query_sums) + p * forward.head_dim * kLanes);
+    add_all_to_queries<S>(product, 0, forward.head_dim, static_cast<Real*>(task.query_sums) + p * w.head_width * kLanes);
   }
 }
 
@@ -201,7 +201,7 @@ void finish_rows(const BackwardTask& task) {
     for (; count < S::kLanes && at + count < forward.num_rows; ++count, row.next()) {
       rows[count] = static_cast<Element*>(task.dq) + row.offset(task.dq_token_stride, task.dq_head_stride);
     }
-    const Real* sums = static_cast<const Real*>(task.query_sums) + at / kPanelLanes<S> * forward.head_dim * kPanelLanes<S>;
+    const Real* sums = static_cast<const Real*>(task.query_sums) + at / kPanelLanes<S> * padded_width<S>(forward.head_dim) * kPanelLanes<S>;
     store_transposed<S>(sums + at % kPanelLanes<S>, kPanelLanes<S>, forward.head_dim, rescale, rows, count);
   }
 }
@@ -216,6 +216,8 @@ constexpr BackwardKernels backward_of() {
             BackwardWorkspace<typename S::Real> w;
             return lay_out_backward<S>(w, nullptr, head_dim, value_dim);
           },
+      .sums_bytes = [](std::int64_t head_dim) { return sums_bytes<S>(kBackwardPanels<S>, head_dim); },
+      .exact = true,
       .row_deltas =
           [](const BackwardTask& task) { task.wide_grad ? row_deltas<S, typename S::Real>(task) : row_deltas<S, Element>(task); },
       .begin_keys = begin_keys<S, Element>,

@@ -97,7 +97,7 @@ struct BackwardTask {
   const void* lse;             // (num_queries, group) in the accumulation type, as the forward pass gave it
   const void* grad_lse;        // (num_queries, group), gradient at the lse; or null
   void* delta;                 // (num_queries, group): what row_deltas writes, the others read
-  void* query_sums;            // (rows_per_block, head_dim) numbers, 64-byte aligned: gradient of the block of rows so far
+  void* query_sums;            // sums_bytes, 64-byte aligned: gradient of the block of rows so far
   void *dq, *dk, *dv;          // (num_queries, group, head_dim), (num_keys, head_dim), (num_keys, value_dim)
   void* score_gradients;       // (num_queries, group, num_keys): written instead of all others, unless it is null
   std::ptrdiff_t grad_token_stride, grad_head_stride;
@@ -116,6 +116,8 @@ struct BackwardKernels {
   std::int64_t rows_per_block;
   std::int64_t (*keys_per_chunk)(std::int64_t head_dim, std::int64_t value_dim);  // divides kKeysPerSpan; no bits depend on it
   std::size_t (*workspace_bytes)(std::int64_t head_dim, std::int64_t value_dim);
+  std::size_t (*sums_bytes)(std::int64_t head_dim);
+  bool exact;  // takes wide_grad and gives score_gradients; else weights and their gradients are rounded to the type of q
   void (*row_deltas)(const BackwardTask& task);
   void (*begin_keys)(const BackwardTask& task, std::int64_t key_begin, std::int64_t key_end);
   void (*add_rows)(const BackwardTask& task);
