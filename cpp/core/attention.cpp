@@ -30,9 +30,10 @@ void* offset(const TensorView& view, std::size_t size, std::int64_t batch, std::
 // The weights of query heads from `head` on. A weight is dropped with the probability rounded to a multiple of 2^-32, to
 // nearest, ties to even; never all of them.
 Dropout dropout_of(const AttentionProblem& p, std::int64_t batch, std::int64_t head) {
+  if (p.dropout == 0) return Dropout{};
   constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
   return Dropout{
-      .drops = p.dropout > 0,
+      .drops = true,
       .threshold = static_cast<std::uint32_t>(std::min(std::nearbyint(p.dropout * 0x1p32), double{kMost})),
       .seed_low = static_cast<std::uint32_t>(p.seed),
       .seed_high = static_cast<std::uint32_t>(p.seed >> 32),
