@@ -21,6 +21,7 @@ EXTRAS = (
     "interop/",
     "distributed/",
     "commands/",
+    "cost_plot.py",
     "plotting.py",
     "cli.py",
     "__main__.py",

@@ -10,6 +10,8 @@
 from . import reference
 from ._version import __version__
 from .cache import KVCache
+from .cost_record import Cost
+from .costs import cost
 from .functional import attention
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
@@ -31,6 +33,7 @@ from .slopes import alibi_slopes
 
 __all__ = [
     "CausalAttention",
+    "Cost",
     "KVCache",
     "MultiHeadAttention",
     "PagedKVCache",
@@ -43,6 +46,7 @@ __all__ = [
     "attention_varlen",
     "attention_weights",
     "available_isas",
+    "cost",
     "get_num_threads",
     "info",
     "isa",
