@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,3 +32,52 @@ def run(*arguments: str, env: dict[str, str | None] | None = None) -> tuple[int,
     with start(*arguments, env=env) as process:
         out, err = process.communicate(timeout=60)
         return process.returncode, out.decode(), err.decode()
+
+
+def run_on_terminal(
+    *arguments: str, env: dict[str, str | None] | None = None, columns: int = 100
+) -> tuple[int, str]:
+    """Exit code, and what a terminal of this width gets from stdout and stderr together."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    plain = {"TERM": "xterm-256color", "COLUMNS": None, "NO_COLOR": None, "FORCE_COLOR": None}
+    command = [sys.executable, "-m", "headway", *arguments]
+    environment = clean_environment({**plain, **(env or {})})
+    with subprocess.Popen(command, env=environment, stdout=its, stderr=its) as process:
+        os.close(its)
+        seen = b""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if select.select([mine], [], [], 1)[0]:
+                try:
+                    piece = os.read(mine, 65536)
+                except OSError:  # the other end is closed
+                    piece = b""
+                if not piece:
+                    break
+                seen += piece
+        else:
+            process.kill()
+    os.close(mine)
+    return process.returncode, seen.decode().replace("\r\n", "\n")
+
+
+def without(package: str, folder: Path) -> dict[str, str | None]:
+    """An environment in which this package cannot be imported."""
+    (folder / f"{package}.py").write_text(f"raise ImportError('none', name={package!r})\n")
+    return first_on_path(folder)
+
+
+def first_on_path(folder: Path) -> dict[str, str | None]:
+    """An environment in which modules of this folder are found first."""
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+def plain_text(text: str) -> str:
+    """Without the terminal's commands."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)

@@ -30,7 +30,7 @@ NAMES = dict(
 )
 GROWTH = {"num_tokens": "tokens", "width": "width", "num_heads": "heads", "split": "split"}
 NOTES = """\
-multiply-adds  of (query, key) pairs that the causal mask leaves, T * (T + 1) / 2;
+multiply-adds  of (query, key) pairs that the causal mask leaves, T * (T + 1) / 2
 dense          of all T * T pairs: masked products counted, as plain NumPy does
 activations    what a call holds at once beside x
 scores         one (T, T) matrix per head, which headway never stores"""
@@ -38,7 +38,7 @@ GROWTH_NOTES = """\
 x tokens       times as much with twice the tokens
 x width        with d_in and head_dim twice as large
 x heads        with twice the heads of the same head_dim: d_out is twice as large
-x split        with twice the heads of half the head_dim: d_out is the same; - if odd"""
+x split        with twice the heads of half the head_dim: d_out is the same"""
 
 
 def sizes(cost: Cost) -> str:
@@ -53,6 +53,11 @@ def sizes(cost: Cost) -> str:
         f"{cost.stage}: batch {cost.batch}, {cost.num_tokens:,} tokens, d_in {cost.d_in}, "
         f"d_out {cost.d_out}, {heads}{out}, {cost.dtype}"
     )
+
+
+def lines_of_sizes(cost: Cost) -> list[str]:
+    """The same, wrapped."""
+    return wrap(sizes(cost), 80)
 
 
 def parts_table(cost: Cost) -> TextTable:
@@ -81,7 +86,7 @@ def figures_table(cost: Cost) -> TextTable:
 def text(cost: Cost) -> str:
     """All of it, in lines of about 80 characters."""
     blocks = [
-        wrap(sizes(cost), 80),
+        lines_of_sizes(cost),
         parts_table(cost).lines(),
         figures_table(cost).lines(),
         [NOTES],
