@@ -20,6 +20,7 @@ PYTHON = ROOT / "python" / "headway"
 EXTRAS = (
     "interop/",
     "distributed/",
+    "benchmark/",
     "commands/",
     "cost_plot.py",
     "plotting.py",
