@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from .weights import checked_size
@@ -30,8 +29,7 @@ class Part(NamedTuple):
     dense_multiply_adds: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
+class Cost(NamedTuple):
     """What one call of a module costs; made by :func:`cost` and the modules' ``cost``.
 
     ``print(cost)`` shows everything as a table.
@@ -207,8 +205,7 @@ class Cost:
                 "a head_dim is a whole number"
             )
         many = heads * parts > 1
-        return replace(
-            self,
+        return self._replace(
             stage="stacked" if many and self.stage == "single" else self.stage,
             num_tokens=self.num_tokens * tokens,
             d_in=self.d_in * wide,
@@ -271,7 +268,7 @@ class Cost:
         """
         parts = {name: part._asdict() for name, part in self.parts.items()}
         figures = {figure: getattr(self, figure) for figure in FIGURES}
-        return {**asdict(self), **figures, "parts": parts, "growth": self.growth()}
+        return {**self._asdict(), **figures, "parts": parts, "growth": self.growth()}
 
     def plot(self) -> Any:
         """Draw how the figures grow with tokens, width and heads, and what the products cost.

@@ -4,7 +4,6 @@ import argparse
 import json
 from typing import Any
 
-from ..benchmark.measuring import measure, steps_of_row
 from ..benchmark.peers import PEERS
 from ..benchmark.rows import DTYPES, ROWS, numpy_dtype
 from ..text_table import TextTable
@@ -44,6 +43,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from ..benchmark.measuring import measure, steps_of_row  # starts slower than any other command
+
     about = settings()
     try:
         numpy_dtype(arguments.dtype)
