@@ -59,7 +59,7 @@ def test_info_tells_where_the_thread_count_comes_from() -> None:
     assert re.search(r"instruction set +scalar \(available: ", out)
 
 
-@pytest.mark.parametrize("command", ["info", "demo"])
+@pytest.mark.parametrize("command", ["info", "demo", "check", "bench"])
 def test_a_wrong_setting_is_told_in_one_line(command: str) -> None:
     code, out, err = run(command, env={"HEADWAY_ISA": "mmx"})
     assert (code, out) == (2, "")
@@ -240,7 +240,8 @@ def test_a_reader_that_goes_away_ends_the_demo_quietly() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
-    for arguments in (["--help"], [], ["info"]):
+    one_check = ["check", "--isa", "scalar", "--dtype", "float64"]
+    for arguments in (["--help"], [], ["info"], ["cost"], ["cost", "--json"], one_check):
         read, write = os.pipe()
         os.close(read)
         with start(*arguments, stdout=write) as process:

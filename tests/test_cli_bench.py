@@ -232,11 +232,28 @@ def test_progress_names_rows_and_peers(
     assert steps[-1][1] == "layer, NumPy"
 
 
+BUSY = """
+import os, time
+
+__version__ = "1"
+
+def get_num_threads():
+    return 1
+
+class nn:
+    def __getattr__(self, name):
+        with open({pid!r} + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename({pid!r} + ".new", {pid!r})
+        time.sleep(60)
+
+nn = nn()
+"""
+
+
 def test_ctrl_c_ends_it_with_one_line_and_takes_the_processes_along(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    program = f"import os, time; open({str(pid)!r} + 'x', 'w').write(str(os.getpid()))\n"
-    program += f"os.rename({str(pid)!r} + 'x', {str(pid)!r}); time.sleep(60)"
-    (tmp_path / "torch.py").write_text(program)
+    (tmp_path / "torch.py").write_text(BUSY.format(pid=str(pid)))
     env = first_on_path(tmp_path)
     with start("bench", "--only", "torch", "--rows", "prefill-128", env=env) as process:
         end = time.monotonic() + 60
