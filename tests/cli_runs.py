@@ -30,7 +30,7 @@ def start(*arguments: str, env: dict[str, str | None] | None = None, **options: 
 def run(*arguments: str, env: dict[str, str | None] | None = None) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command in a process of its own."""
     with start(*arguments, env=env) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)  # an end to waiting
         return process.returncode, out.decode(), err.decode()
 
 
@@ -51,7 +51,7 @@ def run_on_terminal(
     with subprocess.Popen(command, env=environment, stdout=its, stderr=its) as process:
         os.close(its)
         seen = b""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             if select.select([mine], [], [], 1)[0]:
                 try:

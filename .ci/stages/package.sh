@@ -28,3 +28,6 @@ assert not optional & set(sys.modules), optional & set(sys.modules)
 print("headway", headway.__version__, headway.isa())
 PY
 clean/bin/headway demo >/dev/null
+clean/bin/headway cost --stage all
+clean/bin/headway check
+clean/bin/headway bench --rows prefill-128 --rounds 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from . import runtime
 from .comparison import relative_error
-from .self_test_cases import Problem, Results
+from .self_test_inputs import Problem, Results
 
 
 class Check(NamedTuple):

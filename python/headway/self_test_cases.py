@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from . import reference
 from .arrays import Array
-from .cache import KVCache
 from .functional import attention
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
@@ -18,71 +17,23 @@ from .modules import MultiHeadAttention
 from .packed import attention_varlen
 from .projection import Projection
 from .rope import rotary_embedding
+from .self_test_caches import caches
+from .self_test_inputs import Inputs, Problem, Results, wide
 from .slopes import alibi_slopes
-from .weights import checked_dtype
-
-DTYPES = ("float32", "float64", "float16", "bfloat16")
-
-TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
-"""Error allowed to a result, relative to its largest number; of 16 bits two steps of the dtype."""
-
-Results = tuple[Array, ...]
-
-
-class Problem(NamedTuple):
-    """A call, what it should return, and the largest error allowed to each result."""
-
-    name: str
-    call: Callable[[], Results]
-    wanted: Results
-    allowed: tuple[float, ...]
-
-
-class _Inputs:
-    """Draws arrays of one dtype; the seed decides all of them."""
-
-    def __init__(self, dtype: str) -> None:
-        self.name, self.dtype = dtype, checked_dtype(dtype)
-        self.tolerance = TOLERANCES[dtype]
-        self.wide = TOLERANCES["float64" if dtype == "float64" else "float32"]
-        """Error allowed to what is returned in the accumulation type."""
-        self._rng = np.random.default_rng(0)
-
-    def array(self, *shape: int) -> Array:
-        return np.asarray(self._rng.standard_normal(shape).astype(self.dtype))
-
-    def qkv(self, heads: int, kv_heads: int, queries: int, keys: int, dim: int) -> list[Array]:
-        """q, k and v of two sequences."""
-        kv = (2, kv_heads, keys, dim)
-        return [self.array(2, heads, queries, dim), self.array(*kv), self.array(*kv)]
-
-    def problem(self, name: str, arrays: list[Array], **options: Any) -> Problem:
-        """Attention with these options: the context and the lse."""
-
-        def call() -> Results:
-            q, k, v = arrays
-            out, lse = attention(q, k, v, return_lse=True, **options)
-            return out, lse
-
-        wanted = reference.attention(*_wide(*arrays), return_lse=True, **options)
-        return Problem(name, call, wanted, (self.tolerance, self.wide))
-
-
-def _wide(*arrays: Array) -> tuple[Any, ...]:
-    return tuple(x.astype(np.float64) for x in arrays)
 
 
 def problems(dtype: str) -> Iterator[Problem]:
     """All of them, in this dtype; "bfloat16" needs ``ml_dtypes``."""
-    draw = _Inputs(dtype)
+    draw = Inputs(dtype)
     yield from _shapes(draw)
     yield from _options(draw)
     yield from _other_calls(draw)
+    yield from caches(draw)
     yield from _modules(draw)
     yield _hidden(draw)
 
 
-def _shapes(draw: _Inputs) -> Iterator[Problem]:
+def _shapes(draw: Inputs) -> Iterator[Problem]:
     yield draw.problem("prefill", draw.qkv(3, 3, 67, 67, 64))
     yield draw.problem("long prefill", [x[:1] for x in draw.qkv(2, 1, 600, 600, 80)])
     yield draw.problem("narrow heads, shared keys", draw.qkv(6, 2, 33, 33, 5))
@@ -95,7 +46,7 @@ def _shapes(draw: _Inputs) -> Iterator[Problem]:
     yield draw.problem("values wider than keys", [q, k, np.concatenate([v, v], axis=-1)])
 
 
-def _options(draw: _Inputs) -> Iterator[Problem]:
+def _options(draw: Inputs) -> Iterator[Problem]:
     sizes = (4, 2, 60, 90, 32)
     keys = np.arange(90)
     options: dict[str, dict[str, Any]] = {
@@ -115,28 +66,17 @@ def _options(draw: _Inputs) -> Iterator[Problem]:
     yield draw.problem("options together", draw.qkv(*sizes), scale=0.3, **every)
 
 
-def _other_calls(draw: _Inputs) -> Iterator[Problem]:
+def _other_calls(draw: Inputs) -> Iterator[Problem]:
     yield _packed(draw)
     q, k, v = draw.qkv(2, 2, 30, 30, 32)
-    wide = _wide(q, k)
+    wide_qk = wide(q, k)
     yield Problem(
         "weights and scores",
         lambda: (attention_weights(q, k), attention_scores(q, k)),
-        (reference.attention_weights(*wide), reference.attention_scores(*wide)),
+        (reference.attention_weights(*wide_qk), reference.attention_scores(*wide_qk)),
         (draw.tolerance, draw.wide),
     )
-    wanted = reference.attention(*_wide(q, k, v))
-
-    def in_pieces() -> Results:
-        cache = KVCache(2, 2, 30, 32, dtype=draw.dtype)
-        found = []
-        for start, end in ((0, 17), (17, 29), (29, 30)):
-            piece = slice(start, end)
-            cache.append(k[:, :, piece], v[:, :, piece])
-            found.append(cache.attend(q[:, :, piece]))
-        return (np.concatenate(found, axis=2),)
-
-    yield Problem("cache", in_pieces, (wanted,), (draw.tolerance,))
+    wanted = reference.attention(*wide(q, k, v))
 
     def in_parts() -> Results:
         parts = [
@@ -151,17 +91,17 @@ def _other_calls(draw: _Inputs) -> Iterator[Problem]:
     yield Problem(
         "rotary embedding",
         lambda: (rotary_embedding(q, positions),),
-        (reference.rotary_embedding(wide[0], positions),),
+        (reference.rotary_embedding(wide_qk[0], positions),),
         (draw.tolerance,),
     )
 
 
-def _packed(draw: _Inputs) -> Problem:
+def _packed(draw: Inputs) -> Problem:
     """Three sequences, one after another."""
     starts = [0, 30, 31, 100]
     q, k, v = (draw.array(100, heads, 32) for heads in (4, 2, 2))
-    wide = _wide(q, k, v)
-    wanted = reference.attention_varlen(wide[0], wide[1], wide[2], starts)
+    q64, k64, v64 = wide(q, k, v)
+    wanted = reference.attention_varlen(q64, k64, v64, starts)
     return Problem(
         "packed sequences",
         lambda: (attention_varlen(q, k, v, starts),),
@@ -170,7 +110,7 @@ def _packed(draw: _Inputs) -> Problem:
     )
 
 
-def _modules(draw: _Inputs) -> Iterator[Problem]:
+def _modules(draw: Inputs) -> Iterator[Problem]:
     x, weight, bias = draw.array(70, 50), draw.array(50, 90), draw.array(90)
     project = Projection(weight, bias)
     product = x.astype(np.float64) @ weight.astype(np.float64) + bias.astype(np.float64)
@@ -191,20 +131,20 @@ def _modules(draw: _Inputs) -> Iterator[Problem]:
 
 def _module_result(module: MultiHeadAttention, x: Array) -> Array:
     """The module's result in float64."""
-    wide = {name: array.astype(np.float64) for name, array in module._weights.items()}
+    weights = {name: array.astype(np.float64) for name, array in module._weights.items()}
     shape = (len(x), module.num_heads, module.head_dim)
     q, k, v = (
-        (x.astype(np.float64) @ wide[f"w_{kind}"] + wide[f"b_{kind}"]).reshape(shape)
+        (x.astype(np.float64) @ weights[f"w_{kind}"] + weights[f"b_{kind}"]).reshape(shape)
         for kind in ("query", "key", "value")
     )
     z = reference.attention(q, k, v, layout="BTHD").reshape(len(x), -1)
-    return np.asarray(z @ wide["w_out"] + wide["b_out"])
+    return np.asarray(z @ weights["w_out"] + weights["b_out"])
 
 
-def _hidden(draw: _Inputs) -> Problem:
+def _hidden(draw: Inputs) -> Problem:
     """NaN and infinity where nobody may look, and a query that sees nothing."""
     q, k, v = draw.qkv(2, 2, 40, 40, 32)
-    wanted = reference.attention(*_wide(*(x[:, :, :-1] for x in (q, k, v))))
+    wanted = reference.attention(*wide(*(x[:, :, :-1] for x in (q, k, v))))
     k[:, :, -1], v[:, :, -1] = math.nan, math.inf
 
     def call() -> Results:

@@ -7,7 +7,8 @@ from typing import Any
 
 from .. import runtime
 from ..self_test import Check, check
-from ..self_test_cases import DTYPES, problems
+from ..self_test_cases import problems
+from ..self_test_inputs import DTYPES
 from ..text_table import TextTable
 from ..weights import checked_dtype
 from .common import FAILED, Command, Complaint, settings
