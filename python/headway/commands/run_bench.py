@@ -27,7 +27,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(PEERS),
         metavar="WHO",
         default=list(PEERS),
-        help=f"only these of {', '.join(PEERS)}, and headway",
+        help=f"only these of {', '.join(PEERS)}; headway always",
     )
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
     parser.add_argument(
@@ -129,8 +129,8 @@ COMMAND = Command(
     name="bench",
     summary="time headway beside NumPy, PyTorch and ONNX Runtime, as far as they are installed",
     description="Time a few problems with headway, NumPy, PyTorch and ONNX Runtime, as far as they "
-    "are installed: each in a process of its own, checked first, then in turns. It takes about "
-    "half a minute; other work on the machine spoils the figures.",
+    "are installed: each in a process of its own, checked first, then in turns. It takes about a "
+    "minute; other work on the machine spoils the figures.",
     examples=(
         "headway bench",
         "headway bench --rows prefill-1024 layer --only numpy --threads 1",
