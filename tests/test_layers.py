@@ -186,6 +186,10 @@ def test_imports_go_downwards() -> None:
         ("cli.py", "headway", False, True),
         ("interop/torch.py", "torch", True, True),
         ("interop/torch.py", "torch", False, False),
+        ("interop/onnx.py", "onnx", True, True),
+        ("interop/onnx.py", "onnx", False, False),
+        ("interop/onnx.py", "headway.functional", False, True),
+        ("functional.py", "headway.interop.onnx", False, False),
     ],
 )
 def test_the_table_of_imports(file: str, name: str, inside: bool, allowed: bool) -> None:
