@@ -188,6 +188,7 @@ def test_imports_go_downwards() -> None:
         ("interop/torch.py", "torch", False, False),
         ("interop/onnx.py", "onnx", True, True),
         ("interop/onnx.py", "onnx", False, False),
+        ("interop/transformers.py", "transformers", False, False),
         ("interop/onnx.py", "headway.functional", False, True),
         ("functional.py", "headway.interop.onnx", False, False),
     ],
