@@ -189,6 +189,8 @@ def test_imports_go_downwards() -> None:
         ("interop/onnx.py", "onnx", True, True),
         ("interop/onnx.py", "onnx", False, False),
         ("interop/transformers.py", "transformers", False, False),
+        ("interop/jax.py", "jax", False, False),
+        ("interop/_jax_host.py", "jax", True, True),
         ("interop/onnx.py", "headway.functional", False, True),
         ("functional.py", "headway.interop.onnx", False, False),
     ],
