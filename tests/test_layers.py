@@ -200,6 +200,13 @@ def test_imports_go_downwards() -> None:
         ("functional.py", "headway.commands", False, False),
         ("interop/torch.py", "torch", True, True),
         ("interop/torch.py", "torch", False, False),
+        ("interop/onnx.py", "onnx", True, True),
+        ("interop/onnx.py", "onnx", False, False),
+        ("interop/transformers.py", "transformers", False, False),
+        ("interop/jax.py", "jax", False, False),
+        ("interop/_jax_host.py", "jax", True, True),
+        ("interop/onnx.py", "headway.functional", False, True),
+        ("functional.py", "headway.interop.onnx", False, False),
     ],
 )
 def test_the_table_of_imports(file: str, name: str, inside: bool, allowed: bool) -> None:
