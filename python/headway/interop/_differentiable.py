@@ -18,12 +18,21 @@ class Settings(NamedTuple):
     dropout: float
     seed: int | None
 
-    def options(self) -> dict[str, Any]:
-        """As keywords of the package's functions."""
-        found: dict[str, Any] = {"causal": self.causal, "align": "start", "scale": self.scale}
-        found["softcap"] = self.softcap
+    def options(self, mask: Any = None, sinks: Any = None) -> dict[str, Any]:
+        """As keywords of the package's functions, those that say what is so anyway left out."""
+        found: dict[str, Any] = {"causal": self.causal}
+        if self.scale is not None:
+            found["scale"] = self.scale
+        if mask is not None:
+            found["mask"] = array_of(mask)
+        if self.softcap is not None:
+            found["softcap"] = self.softcap
+        if sinks is not None:
+            found["sinks"] = array_of(sinks)
         if self.dropout:
             found |= {"dropout": self.dropout, "seed": self.seed}
+        if self.causal:
+            found["align"] = "start"
         return found
 
 
@@ -46,25 +55,14 @@ def _forward(
     q: Any, k: Any, v: Any, mask: Any, sinks: Any, settings: Settings, return_lse: bool
 ) -> tuple[Any, Any]:
     """The contexts, and the (B, H, Tq) log-sum-exp where it is asked for."""
-    batch, heads, tokens, _ = q.shape
-    out = q.new_empty((batch, tokens, heads, v.shape[3]))
-    found = attention(
-        array_of(q),
-        array_of(k),
-        array_of(v),
-        out=array_of(out).swapaxes(1, 2),
-        return_lse=return_lse,
-        **_arrays(mask, sinks),
-        **settings.options(),
-    )
-    return out, tensor_of(found[1]) if return_lse else None
-
-
-def _arrays(mask: Any, sinks: Any) -> dict[str, Any]:
-    return {
-        "mask": None if mask is None else array_of(mask),
-        "sinks": None if sinks is None else array_of(sinks),
-    }
+    arrays = (array_of(x).swapaxes(1, 2) for x in (q, k, v))
+    options = settings.options(mask, sinks)
+    if q.shape[2] == k.shape[2]:
+        options.pop("align", None)  # start and end are one
+    if not return_lse:
+        return tensor_of(attention(*arrays, layout="BTHD", **options)), None
+    out, lse = attention(*arrays, layout="BTHD", return_lse=True, **options)
+    return tensor_of(out), tensor_of(lse)
 
 
 @cache
@@ -100,7 +98,6 @@ def _function() -> Any:
         def backward(ctx: Any, grad_out: Any) -> tuple[Any, ...]:
             q, k, v, mask, sinks, out, lse = ctx.saved_tensors
             wants_mask, wants_sinks = ctx.needs_input_grad[3:5]
-            options: dict[str, Any] = _arrays(mask, sinks) | ctx.settings.options()
             grads = attention_backward(
                 array_of(grad_out).swapaxes(1, 2),
                 array_of(q),
@@ -110,7 +107,7 @@ def _function() -> Any:
                 array_of(lse),
                 mask_grad=wants_mask,
                 sinks_grad=wants_sinks,
-                **options,
+                **ctx.settings.options(mask, sinks),
             )
             found = [tensor_of(each) for each in grads]
             of_mask = found.pop().to(mask.dtype) if wants_mask else None
@@ -133,8 +130,8 @@ def weights_of(q: Any, k: Any, mask: Any, sinks: Any, settings: Settings) -> Any
     given = [x for x in (q, k, mask, sinks) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         return _torch_weights(q, k, mask, sinks, settings)
-    options = settings._replace(dropout=0.0).options()
-    return tensor_of(attention_weights(array_of(q), array_of(k), **_arrays(mask, sinks), **options))
+    options = settings._replace(dropout=0.0).options(mask, sinks)
+    return tensor_of(attention_weights(array_of(q), array_of(k), **options))
 
 
 def _torch_weights(q: Any, k: Any, mask: Any, sinks: Any, settings: Settings) -> Any:

@@ -19,6 +19,27 @@ def torch_for(user: str, extra: str) -> Any:
     return torch
 
 
+def are_plain(*tensors: Any) -> bool:
+    """Are all of them dense tensors on the CPU, of four axes and one float dtype?
+
+    The everyday call in few steps; what is not plain needs a closer look.
+    """
+    import torch
+
+    dtype = tensors[0].dtype if type(tensors[0]) is torch.Tensor else None
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        return False
+    return all(
+        type(x) is torch.Tensor
+        and x.dtype is dtype
+        and x.is_cpu
+        and x.dim() == 4
+        and x.layout is torch.strided
+        and not x.is_nested
+        for x in tensors
+    )
+
+
 def check_tensor(name: str, x: Any, axes: int | None = None) -> None:
     """``x`` is a dense tensor on the CPU, with so many axes."""
     import torch
@@ -82,7 +103,10 @@ def array_of(x: Any) -> Array:
     """The memory of a tensor as an array; bfloat16 by way of 16-bit integers."""
     import torch
 
-    x = x.detach().resolve_neg()
+    if x.requires_grad:
+        x = x.detach()
+    if x.is_neg():
+        x = x.resolve_neg()
     if x.dtype is torch.bfloat16:
         bits: Array = x.view(torch.int16).numpy()
         return bits.view(bfloat16())

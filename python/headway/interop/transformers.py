@@ -12,11 +12,12 @@ imported when :func:`register` is called.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ._differentiable import Settings, attend, weights_of
 from ._masks import joined, same_sequence
-from ._tensors import check_float, check_mask, check_tensor, torch_for
+from ._tensors import are_plain, check_float, check_mask, check_tensor, torch_for
 
 __all__ = ["attention_forward", "register"]
 
@@ -67,8 +68,8 @@ def register(name: str = "headway") -> None:
     -----
     Models then run on the CPU in float32, float64, float16 and bfloat16, with grouped heads,
     padding on either side, dynamic, static and sliding caches, soft caps, sinks (``s_aux``),
-    position biases, packed sequences, dropout, returned weights and gradients. See
-    :func:`attention_forward` for what decides a call.
+    position biases, packed sequences, dropout, returned weights and first derivatives. Each call
+    breaks the graph of ``torch.compile``. See :func:`attention_forward` for what decides a call.
 
     Examples
     --------
@@ -100,25 +101,26 @@ def register(name: str = "headway") -> None:
             "pip install 'headway[transformers]'"
         ) from None
     functions = AttentionInterface()
-    known = functions[name] if name in functions.valid_keys() else None
-    if known is not None and getattr(known, "function", None) is not attention_forward:
+    known = functions[name] if name in functions.valid_keys() else _registered
+    if known is not _registered:
         raise ValueError(
             f"name: expected one that no other attention has, got {name!r}; pass e.g. 'headway'"
         )
-    if known is None:
-        AttentionInterface.register(name, _outside_of_graphs(torch))
+    _uncompiled.setdefault("function", torch.compiler.disable(attention_forward))
+    AttentionInterface.register(name, _registered)
     AttentionMaskInterface.register(name, sdpa_mask)
 
 
-def _outside_of_graphs(torch: Any) -> Any:
-    """:func:`attention_forward` for PyTorch's compiler: a call that breaks the graph."""
+_uncompiled: dict[str, Any] = {}  # the function that PyTorch's compiler calls and does not trace
 
-    def headway_attention(*args: Any, **kwargs: Any) -> Any:
-        return attention_forward(*args, **kwargs)
 
-    disabled = torch.compiler.disable(headway_attention)
-    disabled.function = attention_forward
-    return disabled
+def _registered(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """:func:`attention_forward`, for which PyTorch's compiler breaks its graph."""
+    import torch
+
+    compiling = torch.compiler.is_dynamo_compiling()
+    function = _uncompiled["function"] if compiling else attention_forward
+    return function(*args, **kwargs)
 
 
 def attention_forward(
@@ -233,6 +235,8 @@ def attention_forward(
     if s_aux is not None:
         check_tensor("s_aux", s_aux)
         check_float("s_aux", s_aux)
+    if scaling == query.shape[3] ** -0.5:
+        scaling = None  # the package's default
     settings = Settings(causal, scaling, softcap, float(dropout), _seed() if dropout else None)
     out = attend(query, key, value, mask, s_aux, settings)
     if not (output_attentions or _weights_are_collected()):
@@ -242,13 +246,19 @@ def attention_forward(
 
 def _weights_are_collected() -> bool:
     """Has the model been asked for weights, and not handed the keyword on, as GPT-2 does?"""
-    try:
-        from transformers.utils.output_capturing import _active_collector
+    collector = _collector()
+    collected = None if collector is None else collector.get()
+    return collected is not None and any("attentions" in name for name in collected)
 
-        collected = _active_collector.get() or ()
-    except (ImportError, AttributeError, LookupError):  # another version: the keyword alone counts
-        return False
-    return any("attentions" in name for name in collected)
+
+@cache
+def _collector() -> Any:
+    """Where transformers notes what a model has been asked for; None in a version without it."""
+    try:
+        from transformers.utils.output_capturing import _active_collector as collector
+    except ImportError:
+        return None
+    return collector
 
 
 def _operands(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
@@ -259,6 +269,10 @@ def _operands(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
     import torch
 
     operands = query, key, value
+    if are_plain(*operands) and not torch.is_autocast_enabled("cpu"):
+        batch = query.shape[0]
+        if key.shape[0] == batch == value.shape[0]:
+            return operands
     for name, x in zip(("query", "key", "value"), operands, strict=True):
         check_tensor(name, x, 4)
         check_float(name, x)
