@@ -9,6 +9,7 @@ extern const KernelTable kAmxTable = {
     .name = "amx",
     .base = &kAvx512Bf16Table,
     .kinds = {{}, {}, {}, pair_kernels<TilePairs>()},
+    .backward = {},
     .projections = {{}, {}, {}, tile_projection()},
     .rotations = {},
     .bursts = {nullptr, nullptr, nullptr, tile_burst},
