@@ -238,8 +238,19 @@ def test_transforms_and_modes_see_the_call() -> None:
         warnings.simplefilter("ignore")  # PyTorch says that it calls the operator in a loop
         each = torch.func.vmap(lambda q: ours(q, key, value))(torch.stack([query, query + 1]))
     assert torch.allclose(each[1], ours(query + 1, key, value))
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(Exception, match="forward"):
-        ours(torch.autograd.forward_ad.make_dual(query, query), key, value)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")  # inside of PyTorch's forward mode
+def test_forward_mode_is_refused() -> None:
+    query, key, value = inputs_of(torch, CASES["causal"])
+    text = "expected tensors without a derivative of forward mode, got one; take gradients backward"
+    with torch.autograd.forward_ad.dual_level():
+        assert ours(query, key, value).shape == query.shape
+        dual = torch.autograd.forward_ad.make_dual(query, query)
+        with pytest.raises(NotImplementedError, match=text):
+            ours(dual, key, value)
+    with pytest.raises(NotImplementedError, match=text):
+        torch.func.jvp(lambda q: ours(q, key, value), (query,), (query,))
 
 
 def test_a_class_with_its_own_functions_is_asked() -> None:

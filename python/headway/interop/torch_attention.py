@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..checks import check_flag, check_layout, check_scale
 from ..options import check_softcap, check_window
-from .torch_autograd import EagerAttention, TransformedAttention
+from .torch_autograd import EagerAttention, TransformedAttention, refuse_forward_mode
 from .torch_ops import (
     attend,
     attend_operator,
@@ -184,6 +184,7 @@ def scaled_dot_product_attention(
         and sinks is None
         and kv_lengths is None
         and layout is _BHTD
+        and seed is None
         and return_lse is False
     ):
         plain = attend_plain(query, key, value, is_causal, scale, enable_gqa)
@@ -261,10 +262,12 @@ def scaled_dot_product_attention(
 
 def _way(eager: bool, *operands: Any) -> Any:
     """What computes a call: the kernel itself, its eager autograd, or PyTorch's dispatcher."""
-    if not eager:
-        compiling = torch.compiler.is_compiling()
-        return attend_operator if compiling or not is_transformed() else TransformedAttention.apply
+    if torch.compiler.is_compiling():
+        return attend_operator
     tensors = [x for x in operands if isinstance(x, Tensor)]
+    if not eager:
+        refuse_forward_mode(tensors)
+        return TransformedAttention.apply if is_transformed() else attend_operator
     if any(type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in tensors):
         return attend_operator
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)

@@ -79,6 +79,17 @@ def _refuse_second(ctx: Any, *grads: Any) -> None:
     )
 
 
+def refuse_forward_mode(tensors: list[Tensor]) -> None:
+    """Raise if a tensor carries a derivative of forward mode: PyTorch would drop it silently."""
+    forward_ad = torch.autograd.forward_ad
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            "scaled_dot_product_attention: expected tensors without a derivative of forward mode, "
+            "got one; take gradients backward, or PyTorch's function under "
+            "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)"
+        )
+
+
 class TransformedAttention(torch.autograd.Function):  # type: ignore[misc]
     """The operator under torch.func.grad and its kin, which do not see the operator's autograd."""
 

@@ -185,6 +185,7 @@ def attend_plain(
         or key.requires_grad
         or value.requires_grad
         or (is_causal is not True and is_causal is not False)
+        or (grouped is not True and grouped is not False)
         or (scale is not None and (type(scale) is not float or scale - scale != 0))
     ):
         return None
@@ -199,7 +200,7 @@ def attend_plain(
             or num_keys != num_values
             or head_dim != key_dim
             or not batch * heads * num_queries * kv_heads * num_keys * head_dim * width
-            or (heads != kv_heads and (grouped is not True or heads % kv_heads))
+            or (heads != kv_heads and (not grouped or heads % kv_heads))
         ):
             return None
         out = torch.empty_like(query) if width == head_dim else new_result(query, width)
