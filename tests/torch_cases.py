@@ -100,10 +100,7 @@ def mask_of(torch: Any, case: Case, dtype: str = "float64") -> Any:
 def inputs_of(torch: Any, case: Case, dtype: str = "float64", grad: bool = False) -> list[Any]:
     """Query, key and value of a case."""
     shapes = case.query, case.key, case.value
-    return [
-        made(torch, shape, n, dtype).requires_grad_(grad)
-        for n, shape in enumerate(shapes)
-    ]
+    return [made(torch, shape, n, dtype).requires_grad_(grad) for n, shape in enumerate(shapes)]
 
 
 def outcome(torch: Any, function: Any, inputs: list[Any], **options: Any) -> list[Any]:
