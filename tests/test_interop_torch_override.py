@@ -115,6 +115,19 @@ def test_a_call_that_headway_cannot_serve_keeps_the_kernel_of_pytorch() -> None:
         assert (on.calls, on.missed) == (1, 1)
 
 
+def test_what_headway_cannot_read_or_compute_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.interop import torch_kernels
+
+    q, k, v = inputs_of(torch, CASES["causal"])
+    with override() as on:
+        assert sdpa(q, k, v, scale=float("inf")).isnan().any()
+        assert (on.calls, on.missed) == (0, 1)
+        monkeypatch.setattr(torch_kernels, "has_bfloat16", lambda: False)
+        half = [x.bfloat16().requires_grad_() for x in (q, k, v)]
+        sdpa(*half).sum().backward()
+        assert (on.calls, on.missed) == (0, 2)
+
+
 def test_nesting_and_plain_calls() -> None:
     q, k, v = inputs_of(torch, CASES["causal"])
     first = override()

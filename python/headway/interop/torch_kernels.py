@@ -5,13 +5,14 @@ compute goes to the kernel that stood there before, `originals`.
 """
 
 import threading
+from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .torch_ops import attend, attend_plain, gradients
-from .torch_tensors import KINDS, wide_dtype
+from .torch_tensors import KINDS, has_bfloat16, wide_dtype
 
 FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -59,21 +60,33 @@ def _original(name: str, key: str, keyset: Any, *args: Any, **kwargs: Any) -> An
     return originals[name, key].call_boxed(keyset, *args, **kwargs)
 
 
-def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> bool:
-    """Is it what PyTorch sends here in the versions that are known?"""
-    same = query.dtype is key.dtype is value.dtype
+def _fits(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    scale: float | None,
+) -> bool:
+    """Is it what PyTorch sends here in the versions that are known, and what headway computes?"""
     return (
         dropout == 0
-        and same
+        and query.dtype is key.dtype is value.dtype
         and query.dtype in KINDS
+        and (query.dtype is not torch.bfloat16 or has_bfloat16())
         and query.dim() == key.dim() == value.dim() == 4
         and query.shape[3] == key.shape[3] > 0
         and key.shape[:3] == value.shape[:3]
         and query.shape[0] == key.shape[0]
         and key.shape[1] > 0
         and query.shape[1] % key.shape[1] == 0
-        and (mask is None or mask.dtype is torch.bool or mask.dtype in KINDS)
+        and (mask is None or (mask.dim() in (2, 4) and _is_mask(mask.dtype)))
+        and (scale is None or isfinite(scale))
     )
+
+
+def _is_mask(dtype: Any) -> bool:
+    return dtype is torch.bool or dtype in KINDS
 
 
 def forward(
@@ -87,7 +100,8 @@ def forward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    if not _fits(query, key, value, attn_mask, dropout_p):
+    """(out, lse) of the fused kernel, in its places in memory."""
+    if not _fits(query, key, value, attn_mask, dropout_p, scale):
         count(False)
         args = query, key, value, dropout_p, is_causal
         result: tuple[Tensor, Tensor] = _original(
@@ -122,7 +136,8 @@ def backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not _fits(query, key, value, attn_mask, dropout_p):
+    """The gradients of the fused kernel by query, key and value."""
+    if not _fits(query, key, value, attn_mask, dropout_p, scale):
         args = grad_out, query, key, value, out, logsumexp, dropout_p, is_causal
         result: tuple[Tensor, Tensor, Tensor] = _original(
             BACKWARD, "CPU", keyset, *args, attn_mask=attn_mask, scale=scale
@@ -135,6 +150,8 @@ def backward(
 
 
 def math(key: str) -> Any:
+    """The composed attention, counted, as it stands under a dispatch key."""
+
     def counted(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         count(False)
         return _original(MATH, key, keyset, *args, **kwargs)
@@ -158,11 +175,13 @@ def module(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
+    """The fast path of MultiheadAttention, from its input to the output projection."""
     served = (
         query is key is value
         and not need_weights
         and query.dim() == 3
         and query.dtype in KINDS
+        and (query.dtype is not torch.bfloat16 or has_bfloat16())
         and qkv_weight.dtype is query.dtype
         and query.shape[2] == embed_dim > 0
         and (mask is None or mask_type in (0, 1, 2))
@@ -174,11 +193,11 @@ def module(
         result: tuple[Tensor, Tensor | None] = _original(MODULE, "CPU", keyset, *args, *options)
         return result
     joined = torch.nn.functional.linear(query, qkv_weight, qkv_bias)
-    parts = joined.unflatten(2, (3, num_head, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = joined.unflatten(2, (3, num_head, -1)).permute(2, 0, 3, 1, 4)
     allowed = None if mask is None else ~mask.bool()  # there True is hidden
     if allowed is not None and mask_type == 1:
         allowed = allowed[:, None, None, :]
-    out, _ = attend(*parts, allowed)
+    out, _ = attend(query, key, value, allowed)
     merged = out.transpose(1, 2).flatten(2)
     return torch.nn.functional.linear(merged, proj_weight, proj_bias), None
 

@@ -72,17 +72,36 @@ def _options(
 # Kernels ------------------------------------------------------------------------------------------
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    positions: Tensor | None = None,
+    seed: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    align: str = "start",
+    scale: float | None = None,
+    window: list[int] | None = None,
+    softcap: float = 0.0,
+) -> tuple[Tensor, Tensor]:
     """(out, lse) of (B, H, T, D) tensors, computed in place in new tensors."""
+    tensors = attn_mask, alibi_slopes, sinks, kv_lengths, positions, seed
+    plainly = window is None and softcap == 0 and align == "start"
+    if plainly and all(x is None for x in tensors):
+        rows = query.new_empty(query.shape[:3], dtype=wide_dtype(query.dtype))
+        operands = query.detach(), key.detach(), value.detach()
+        plain = attend_plain(*operands, is_causal, scale, True, rows)
+        if plain is not None:
+            return plain, rows
+    options = _options(*tensors, dropout_p, is_causal, align, scale, window, softcap)
     out = new_result(query, value.shape[3])
-    _, lse = attention(
-        array_of(query),
-        array_of(key),
-        array_of(value),
-        out=array_of(out),
-        return_lse=True,
-        **_options(*options),
-    )
+    arrays = array_of(query), array_of(key), array_of(value)
+    _, lse = attention(*arrays, out=array_of(out), return_lse=True, **options)
     return out, tensor_of(lse)
 
 

@@ -1,5 +1,7 @@
 """Tensors as they come in: what is accepted, as arrays, and as operands of four axes."""
 
+import functools
+import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +29,12 @@ def wide_dtype(dtype: Any) -> Any:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
+@functools.cache
+def has_bfloat16() -> bool:
+    """Is the package there whose dtype NumPy knows by this name?"""
+    return importlib.util.find_spec("ml_dtypes") is not None
+
+
 def array_of(x: Tensor) -> Array:
     """The tensor's memory as a NumPy array in its strides, bfloat16 in the dtype of ml_dtypes."""
     x = x.detach()
@@ -41,7 +49,7 @@ def array_of(x: Tensor) -> Array:
 
 def tensor_of(array: Array) -> Tensor:
     """The array's memory as a tensor; the inverse of :func:`array_of`."""
-    if array.dtype.name == "bfloat16":
+    if array.dtype.kind == "V":  # no type of NumPy's own: bfloat16
         return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
     return torch.from_numpy(array)
 
