@@ -71,6 +71,15 @@ def test_gradients_of_half_precision(dtype: str) -> None:
     assert_same_outcome([x.double() for x in got], wanted, 4 * TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("alone", [0, 1, 2])
+def test_a_gradient_by_one_input_alone(alone: int) -> None:
+    inputs = inputs_of(torch, CASES["causal"], "bfloat16")
+    wanted = outcome(torch, ours, [x.clone().requires_grad_() for x in inputs], is_causal=True)
+    inputs[alone].requires_grad_()
+    got = outcome(torch, ours, inputs, is_causal=True)
+    assert torch.equal(got[1], wanted[1 + alone])
+
+
 VIEWS = {
     "tokens first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
     "every second token": lambda x: torch.stack([x, x + 1], 3).flatten(2, 3)[:, :, ::2],

@@ -32,11 +32,11 @@ def trained(model: Any, x: Any, steps: int, **options: Any) -> tuple[list[float]
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_a_transformer_layer_trains_the_same(dropout: float, masked: bool) -> None:
+@pytest.mark.parametrize(("dropout", "heads"), [(0.0, 3), (0.0, 4), (0.2, 4)])
+def test_a_transformer_layer_trains_the_same(dropout: float, heads: int, masked: bool) -> None:
     torch.manual_seed(2)
     model = nn.TransformerEncoderLayer(
-        24, 3, dim_feedforward=32, dropout=dropout, batch_first=True, dtype=torch.float64
+        24, heads, dim_feedforward=32, dropout=dropout, batch_first=True, dtype=torch.float64
     )
     x = made(torch, (2, 11, 24), 1)
     options: dict[str, Any] = {}
@@ -54,10 +54,11 @@ def test_a_transformer_layer_trains_the_same(dropout: float, masked: bool) -> No
 
 @pytest.mark.parametrize("kind", ["none", "causal", "attention", "padding", "both"])
 @pytest.mark.parametrize("training", [False, True])
-def test_multihead_attention(kind: str, training: bool) -> None:
-    """In evaluation without gradients PyTorch takes a path of its own: on headway, too."""
+@pytest.mark.parametrize("heads", [3, 4])
+def test_multihead_attention(kind: str, training: bool, heads: int) -> None:
+    """In evaluation with an even number of heads PyTorch takes its fast path: on headway, too."""
     torch.manual_seed(3)
-    model = nn.MultiheadAttention(24, 3, batch_first=True, dtype=torch.float64).train(training)
+    model = nn.MultiheadAttention(24, heads, batch_first=True, dtype=torch.float64).train(training)
     nn.init.normal_(model.in_proj_bias)
     x = made(torch, (2, 7, 24), 1).requires_grad_(training)
     options: dict[str, Any] = {"need_weights": False}
@@ -83,16 +84,25 @@ def test_multihead_attention(kind: str, training: bool) -> None:
 
 
 def test_asking_for_weights_keeps_the_path_of_pytorch() -> None:
-    model = nn.MultiheadAttention(24, 3, batch_first=True).eval()
+    model = nn.MultiheadAttention(24, 4, batch_first=True).eval()
     x = made(torch, (2, 7, 24), 1, "float32")
-    weights = [model.in_proj_weight, model.in_proj_bias]
-    weights += [model.out_proj.weight, model.out_proj.bias]
     with torch.no_grad(), interop.override() as on:
         assert model(x, x, x)[1].shape == (2, 7, 7)
-        assert (on.calls, on.missed) == (0, 0)
-        _, asked = torch._native_multi_head_attention(x, x, x, 24, 3, *weights, None, True)
-        assert asked.shape == (2, 7, 7)
         assert (on.calls, on.missed) == (0, 1)
+        model.train()(x, x, x)
+        assert (on.calls, on.missed) == (0, 1)
+
+
+def test_a_sequence_of_padding_alone() -> None:
+    """In PyTorch's fast path its row is NaN; on headway it is that of training: the bias alone."""
+    model = nn.MultiheadAttention(24, 4, batch_first=True, dtype=torch.float64)
+    x = made(torch, (2, 7, 24), 1)
+    options = {"need_weights": False, "key_padding_mask": torch.tensor([[True] * 7, [False] * 7])}
+    with torch.no_grad(), interop.override() as on:
+        trained = model.train()(x, x, x, **options)[0]
+        got = model.eval()(x, x, x, **options)[0]
+    assert torch.allclose(got, trained)
+    assert on.calls == 2
 
 
 # The course's module ------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def forward(
         return result
     count(True)
     batch, heads, tokens, _ = query.shape  # the lse is laid out as PyTorch does
-    lse = torch.empty((batch, tokens, heads), dtype=wide_dtype(query.dtype)).transpose(1, 2)
+    lse = query.new_empty((batch, tokens, heads), dtype=wide_dtype(query.dtype)).transpose(1, 2)
     query, key, value = query.detach(), key.detach(), value.detach()
     if attn_mask is None:
         out = attend_plain(query, key, value, is_causal, scale, True, lse)

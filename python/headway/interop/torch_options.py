@@ -36,8 +36,9 @@ def chance_and_seed(dropout_p: Any, seed: Any) -> tuple[float, Tensor | None]:
     if chance == 0:
         return 0.0, None
     if seed is None:
-        return chance, torch.randint(2**63 - 1, (), dtype=torch.int64)
-    return chance, torch.tensor(number if number < 2**63 else number - 2**64)
+        return chance, torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
+    signed = number if number < 2**63 else number - 2**64
+    return chance, torch.tensor(signed, device="cpu")
 
 
 def numbers(name: str, values: Any) -> Tensor | None:
@@ -46,7 +47,7 @@ def numbers(name: str, values: Any) -> Tensor | None:
         return None
     if not isinstance(values, Tensor):
         try:
-            values = torch.as_tensor(values, dtype=torch.float64)
+            values = torch.as_tensor(values, dtype=torch.float64, device="cpu")
         except (RuntimeError, TypeError, ValueError):
             raise TypeError(
                 f"{name}: expected real numbers, got {values!r} ({type(values).__name__}); "
@@ -66,7 +67,8 @@ def integers(name: str, values: Any) -> Tensor | None:
     if values is None:
         return None
     if not isinstance(values, Tensor):
-        values = torch.tensor(values if type(values) is int else _whole(name, values))
+        whole = values if type(values) is int else _whole(name, values)
+        values = torch.tensor(whole, device="cpu")
     check_dense(name, values)
     if values.dtype is torch.bool or values.is_floating_point() or values.is_complex():
         raise TypeError(

@@ -92,11 +92,12 @@ def override() -> Override:
     * a mask of 3 axes, or one that requires a gradient;
     * another backend chosen by ``torch.nn.attention.sdpa_kernel``.
 
-    Not counted at all: a call without elements, and ``MultiheadAttention`` with
-    ``need_weights=True`` (its default), which makes the weights by products of its own.
+    Not counted at all: a call without elements; and ``MultiheadAttention`` with
+    ``need_weights=True`` (its default) where it makes the weights by products of its own.
 
-    ``MultiheadAttention`` in evaluation without gradients runs on headway inside of PyTorch's fast
-    path. A row there whose every key is hidden has the context 0, where PyTorch gives NaN.
+    ``MultiheadAttention`` in evaluation without gradients takes PyTorch's fast path, with headway
+    inside unless weights are asked for (missed). A row there whose every key is hidden has the
+    context 0, as in training, where PyTorch gives NaN.
 
     Under ``torch.compile`` the graph calls the fused kernel, and thereby headway, when it runs;
     what the compiler has taken apart beforehand is not counted. Nested tensors and other devices
