@@ -10,6 +10,8 @@
 from . import reference
 from ._version import __version__
 from .cache import KVCache
+from .cost_record import Cost
+from .costs import cost
 from .functional import attention
 from .gradients import attention_backward, attention_varlen_backward
 from .matrices import attention_scores, attention_weights
@@ -32,6 +34,7 @@ from .slopes import alibi_slopes
 
 __all__ = [
     "CausalAttention",
+    "Cost",
     "KVCache",
     "MultiHeadAttention",
     "PagedKVCache",
@@ -46,6 +49,7 @@ __all__ = [
     "attention_varlen_backward",
     "attention_weights",
     "available_isas",
+    "cost",
     "get_num_threads",
     "info",
     "isa",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from .arrays import Array, ArrayInput, readable
+from .costs import ModuleCost
 from .module_cache import call_with_cache
 from .packed_weights import packed_side_by_side
 from .projection import Projection
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .cache import KVCache
 
 
-class AttentionModule(ABC):
+class AttentionModule(ModuleCost, ABC):
     """Base of the modules. ``_weights`` holds read-only arrays by the name of their argument.
 
     They are views of the weights of the projections: one for Q, K and V, one for the output.
