@@ -11,6 +11,7 @@ from . import reference
 from ._version import __version__
 from .cache import KVCache
 from .functional import attention
+from .gradients import Gradients
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
@@ -31,6 +32,7 @@ from .slopes import alibi_slopes
 
 __all__ = [
     "CausalAttention",
+    "Gradients",
     "KVCache",
     "MultiHeadAttention",
     "PagedKVCache",

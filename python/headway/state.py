@@ -45,9 +45,15 @@ class Parts(NamedTuple):
     output: dict[str, Array]  # w_out and b_out where there are any
 
 
+def name_in_state(name: str) -> str:
+    """A weight's name in the state dict, for "w_query", "heads.0.w_query" or such; else itself."""
+    owner, dot, last = name.rpartition(".")
+    return owner + dot + _NAMES.get(last, last)
+
+
 def to_state(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """Weights by argument name as fresh arrays, in the course's names and torch's orientation."""
-    return {prefix + _NAMES[n]: np.array(array.T, order="C") for n, array in weights.items()}
+    return {prefix + name_in_state(n): np.array(array.T, order="C") for n, array in weights.items()}
 
 
 def read_head(state: Mapping[str, Any], prefix: str) -> dict[str, Array]:
