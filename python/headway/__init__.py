@@ -11,7 +11,7 @@ from . import reference
 from ._version import __version__
 from .cache import KVCache
 from .functional import attention
-from .gradients import Gradients
+from .layer_gradients import Gradients
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention

@@ -17,7 +17,7 @@ from .arrays import (
     rows_are_readable,
 )
 from .checks import check_out
-from .gradients import Gradients, checked_gradient, no_saved_forward
+from .layer_gradients import Gradients, checked_gradient, no_saved_forward
 from .weights import check_shape, checked, checked_matrix, checked_rows, frozen_copies
 
 __all__ = ["Projection"]
