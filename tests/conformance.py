@@ -20,7 +20,7 @@ import headway
 
 DATA = Path(__file__).parent / "data"
 
-#: What some cases of the golden suite hold besides, for a function that is not offered yet.
+#: What a case that holds gradients has of them at least.
 GRADIENTS = ("dq", "dk", "dv")
 
 #: The stage of the scores that an onnx case wants by the number of its mode; 3 is the weights.
@@ -44,10 +44,15 @@ class Case:
 
     @property
     def has_gradients(self) -> bool:
-        """Whether the case holds gradients; it is run without them."""
+        """Whether the case holds gradients."""
         found = [name in self.outputs for name in GRADIENTS]
         assert all(found) == any(found)
         return all(found)
+
+    def loosened(self, name: str, dtype: str, tolerance: float) -> float:
+        """Return the error allowed to an output: the tolerance, or what the case names."""
+        named: float = self.meta.get("tol", {}).get(dtype, {}).get(name, tolerance)
+        return named
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,30 @@ class Call:
     v: Array
     options: dict[str, Any] = field(default_factory=dict)
     members: tuple[Array, Array] | None = None
+    grad_out: Array | None = None
 
-    def attend(self) -> tuple[Array, Array]:
+    def attend(self, **more: Any) -> tuple[Array, Array]:
         """Return out and lse."""
-        arrays = self.q, self.k, self.v
+        arrays, options = (self.q, self.k, self.v), self.options | more
         if self.members is not None:
-            return headway.attention_varlen(*arrays, *self.members, return_lse=True, **self.options)
-        return attend(*arrays, **self.options)
+            return headway.attention_varlen(*arrays, *self.members, return_lse=True, **options)
+        return attend(*arrays, **options)
+
+    def gradients(self, *, wide: bool = False) -> dict[str, Array]:
+        """Return the gradients by name, from what the forward pass leaves, in float32 if `wide`."""
+        grad_out, options = self.grad_out, dict(self.options)
+        assert grad_out is not None
+        if wide:
+            grad_out = grad_out.astype(np.float32)
+        out, lse = self.attend(out=np.empty(grad_out.shape, grad_out.dtype))
+        if "sinks" in options:
+            options["sinks_grad"] = True
+        arrays = grad_out, self.q, self.k, self.v, out, lse
+        if self.members is not None:
+            found = headway.attention_varlen_backward(*arrays, *self.members, **options)
+        else:
+            found = headway.attention_backward(*arrays, **options)
+        return dict(zip((*GRADIENTS, "dsinks"), found, strict=False))
 
 
 def load(path: Path) -> Case:
@@ -117,12 +139,15 @@ def _golden_call(case: Case, dtype: str) -> Call:
         options["align"] = arrays["past_k"].shape[2]
         k = np.concatenate([arrays["past_k"], k], axis=2)
         v = np.concatenate([arrays["past_v"], v], axis=2)
+    grad_out = arrays.get("do")
     if "view" in case.meta:
         view = {"bthd": token_major, "readonly": read_only}[case.meta["view"]]
         q, k, v = view(q), view(k), view(v)
+        grad_out = None if grad_out is None else view(grad_out)
+    members = None
     if "cu_seqlens_q" in arrays:
-        return Call(q, k, v, options, (arrays["cu_seqlens_q"], arrays["cu_seqlens_k"]))
-    return Call(q, k, v, options)
+        members = arrays["cu_seqlens_q"], arrays["cu_seqlens_k"]
+    return Call(q, k, v, options, members, grad_out)
 
 
 def _as_dtype(name: str, x: Array, dtype: str) -> Array:

@@ -1,7 +1,7 @@
 """Results of others: the course's two-stage module, torch in float64, and the ONNX standard.
 
-Outputs, log-sum-exps, weights and scores are compared, of every case and in every dtype that it
-names; how a case becomes a call is said in conformance.py.
+Outputs, log-sum-exps, weights, scores and gradients are compared, of every case and in every dtype
+that it names; how a case becomes a call is said in conformance.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from conformance import Case, as_call, load_suite, onnx_product, onnx_result
-from helpers import LSE_TOLERANCE, TOLERANCE, Array, assert_close, dtype_of, lse_dtype
+from conformance import GRADIENTS, Case, as_call, load_suite, onnx_product, onnx_result
+from gradients import GRADIENT_TOLERANCE, assert_gradient
+from helpers import HALF, LSE_TOLERANCE, TOLERANCE, Array, assert_close, dtype_of, lse_dtype
 
 import headway
 
@@ -86,11 +87,23 @@ def test_onnx(case: Case, dtype: str, isa: str, threads: int) -> None:
         assert_close(found, case.outputs["qk_matmul_output"], TOLERANCE[dtype], "qk")
 
 
-@pytest.mark.skip(reason="not yet offered: attention_backward")
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in WITH_GRADIENTS])
-def test_gradients(case: Case) -> None:
-    """Stands in the report once for every case that runs, but without its gradients."""
-    raise AssertionError("gradients wait for attention_backward")
+@pytest.mark.parametrize(("case", "dtype"), runs(WITH_GRADIENTS))
+def test_gradients(case: Case, dtype: str, isa: str, threads: int) -> None:
+    """Those of q, k, v and sinks against torch in float64, from a rounded and a wide output.
+
+    Gradients may cancel to almost nothing: the largest sum of their terms' magnitudes is a scale,
+    too. A case of large scores names how much half a step of a float32 lse costs.
+    """
+    call = as_call(case, dtype)
+    for wide in (False, True) if dtype in HALF else (False,):
+        found = call.gradients(wide=wide)
+        wanted = {name: x for name, x in case.outputs.items() if name in (*GRADIENTS, "dsinks")}
+        assert found.keys() == wanted.keys()
+        for name, got in found.items():
+            assert got.dtype == (lse_dtype(dtype) if name == "dsinks" else dtype_of(dtype))
+            allowed = case.loosened(name, dtype, GRADIENT_TOLERANCE[dtype])
+            what = f"{name}, {'wide' if wide else 'rounded'} output"
+            assert_gradient(got, wanted[name], allowed, case.meta["scales"][name], what)
 
 
 def test_no_case_is_lost() -> None:
@@ -127,8 +140,3 @@ def test_no_case_is_lost() -> None:
     packed = [case.name for case in GOLDEN if as_call(case, "float32").members is not None]
     assert packed == ["varlen_causal_self", "varlen_noncausal_cross"]
     assert len(WITH_GRADIENTS) == 41
-
-
-def test_what_is_offered_is_run() -> None:
-    """What the gradients wait for is really absent from the library."""
-    assert not hasattr(headway, "attention_backward"), "the gradients can be compared"

@@ -11,6 +11,7 @@ from . import reference
 from ._version import __version__
 from .cache import KVCache
 from .functional import attention
+from .gradients import attention_backward, attention_varlen_backward
 from .layer_gradients import Gradients
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
@@ -41,8 +42,10 @@ __all__ = [
     "__version__",
     "alibi_slopes",
     "attention",
+    "attention_backward",
     "attention_scores",
     "attention_varlen",
+    "attention_varlen_backward",
     "attention_weights",
     "available_isas",
     "get_num_threads",

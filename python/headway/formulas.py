@@ -8,6 +8,7 @@ matrices: q is (B, H, Tq, D), k is (B, Hkv, Tk, D), v is (B, Hkv, Tk, Dv), score
 import numpy as np
 
 from .arrays import Array
+from .calls import Call
 from .options import FAR, Options
 
 
@@ -63,6 +64,21 @@ def biased_scores(scores: Array, ahead: Array, options: Options) -> Array:
     if options.mask is not None and options.mask_kind != "bool":
         scores = scores + options.mask.astype(np.float64)
     return scores
+
+
+def scores_of(call: Call, stage: str) -> tuple[Array, Array]:
+    """Scores of a call up to a stage, and the keys that are seen; both (B, H, Tq, Tk)."""
+    options = call.options or Options()
+    q, k = call.q.astype(np.float64), call.k.astype(np.float64)
+    ahead = relative_positions(q, k, call.offsets)
+    seen = seen_keys(ahead, call.causal, options)
+    scores = scaled_scores(q, k, call.scale)
+    if stage != "scaled":
+        scores = capped_scores(scores, options.softcap)
+    if stage == "masked":
+        scores = biased_scores(scores, ahead, options)
+        scores = np.where(seen, scores, -np.inf)
+    return scores, np.broadcast_to(seen, scores.shape)
 
 
 def softmax(scores: Array, seen: Array, sinks: Array | None) -> tuple[Array, Array]:

@@ -32,15 +32,18 @@ import numpy as np
 
 from . import formulas
 from .arrays import Array, head_first
-from .calls import Call, check_attention, check_packed
+from .calls import check_attention, check_packed
 from .checks import check_stage
 from .options import Options
+from .reference_backward import attention_backward, attention_varlen_backward
 from .reference_rotary import rotary_embedding
 
 __all__ = [
     "attention",
+    "attention_backward",
     "attention_scores",
     "attention_varlen",
+    "attention_varlen_backward",
     "attention_weights",
     "rotary_embedding",
 ]
@@ -109,8 +112,8 @@ def attention(
     """
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     call = check_attention(q, k, v, causal, align, scale, layout, given, out, return_lse)
-    scores, seen = _scores(call, "masked")
-    weights, lse = formulas.softmax(scores, seen, _options(call).sinks)
+    scores, seen = formulas.scores_of(call, "masked")
+    weights, lse = formulas.softmax(scores, seen, (call.options or Options()).sinks)
     seen = seen & (scores != -np.inf).any(axis=-1, keepdims=True)
     v = call.v.astype(np.float64)
     context = formulas.weighted_sum(weights, formulas.head_of_each_query(v, call.q), seen)
@@ -170,7 +173,8 @@ def attention_weights(
     """
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     call = check_attention(q, k, k, causal, align, scale, layout, given)
-    weights, _ = formulas.softmax(*_scores(call, "masked"), _options(call).sinks)
+    sinks = (call.options or Options()).sinks
+    weights, _ = formulas.softmax(*formulas.scores_of(call, "masked"), sinks)
     return head_first(weights, call.rank).astype(call.q.dtype, order="C")
 
 
@@ -222,7 +226,7 @@ def attention_scores(
     check_stage(stage)
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     call = check_attention(q, k, k, causal, align, scale, layout, given)
-    scores, _ = _scores(call, stage)
+    scores, _ = formulas.scores_of(call, stage)
     return head_first(scores, call.rank).astype(call.wide, order="C")
 
 
@@ -276,7 +280,7 @@ def attention_varlen(
     call, queries, keys = check_packed(
         q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, out, return_lse
     )
-    slopes = _options(call).slopes
+    slopes = (call.options or Options()).slopes
     _, num_heads, total_q, _ = call.q.shape
     if out is None:
         out = np.empty((total_q, num_heads, call.v.shape[3]), call.q.dtype)
@@ -298,22 +302,3 @@ def attention_varlen(
             return_lse=True,
         )
     return (out, lse) if return_lse else out
-
-
-def _options(call: Call) -> Options:
-    return call.options or Options()
-
-
-def _scores(call: Call, stage: str) -> tuple[Array, Array]:
-    """Scores up to a stage, and the keys that are seen; both (B, H, Tq, Tk)."""
-    options = _options(call)
-    q, k = call.q.astype(np.float64), call.k.astype(np.float64)
-    ahead = formulas.relative_positions(q, k, call.offsets)
-    seen = formulas.seen_keys(ahead, call.causal, options)
-    scores = formulas.scaled_scores(q, k, call.scale)
-    if stage != "scaled":
-        scores = formulas.capped_scores(scores, options.softcap)
-    if stage == "masked":
-        scores = formulas.biased_scores(scores, ahead, options)
-        scores = np.where(seen, scores, -np.inf)
-    return scores, np.broadcast_to(seen, scores.shape)
