@@ -10,7 +10,6 @@ import numpy as np
 from . import state as names
 from .arrays import Array, ArrayInput
 from .conversions import merged_arguments, single_heads
-from .functional import attention
 from .head_stack import StackedMultiHeadAttention
 from .module_base import AttentionModule
 from .weights import (
@@ -302,18 +301,3 @@ class MultiHeadAttention(AttentionModule):
         shared = self._num_kv_heads < self._num_heads
         kv_heads = {"num_kv_heads": self._num_kv_heads} if shared else {}
         return {"num_heads": self._num_heads} | kv_heads | super()._more_sizes()
-
-    def _write_merged(self, x: Array, z: Array) -> None:
-        self._attend(x, z.reshape(*x.shape[:-1], self._num_heads, self.head_dim))  # a view of z
-
-    def _write_heads(self, x: Array, z: Array) -> None:
-        self._attend(x, np.moveaxis(z, 0, -2))
-
-    def _attend(self, x: Array, z: Array) -> None:
-        attention(*self._projected(x), layout="BTHD", out=z)
-
-    def _projected(self, x: Array) -> tuple[Array, Array, Array]:
-        queries, kv_heads = self._num_heads, self._num_kv_heads
-        end = queries + kv_heads  # of the keys
-        qkv = self._qkv(x).reshape(*x.shape[:-1], end + kv_heads, self.head_dim)
-        return qkv[..., :queries, :], qkv[..., queries:end, :], qkv[..., end:, :]  # views

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import _core
 from .arrays import (
     Array,
     as_array,
@@ -160,3 +161,29 @@ def dtype_of_sinks(sinks: Any, call: Call) -> np.dtype[Any]:
         if given.name in ("float32", "float64", "float16", "bfloat16"):
             dtype = given.newbyteorder("=")
     return dtype
+
+
+def write_gradients(
+    call: Call, saved: Saved, places: tuple[Array, Array, Array], dsinks: Array | None = None
+) -> None:
+    """Write dq, dk and dv to (B, H, T, D) views that the core can write; dsinks to float64."""
+    if not call.q.size:
+        return
+    q, k, v, kind, _, factor, hides, _, options = call
+    _core.attention_backward(
+        saved.grad_out,
+        q,
+        k,
+        v,
+        saved.out,
+        saved.lse,
+        saved.grad_lse,
+        *places,
+        dsinks,
+        kind,
+        saved.kind,
+        factor,
+        hides,
+        call.offsets,
+        options,
+    )

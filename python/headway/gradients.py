@@ -18,7 +18,12 @@ from .arrays import (
     with_four_axes,
 )
 from .calls import Call
-from .gradient_calls import check_backward, check_packed_backward, dtype_of_sinks
+from .gradient_calls import (
+    check_backward,
+    check_packed_backward,
+    dtype_of_sinks,
+    write_gradients,
+)
 from .mask_gradients import mask_gradient
 
 __all__ = ["attention_backward", "attention_varlen_backward"]
@@ -156,25 +161,7 @@ def attention_backward(
         q, k, v, causal, align, scale, layout, given, given_rows, sinks_grad, mask_grad
     )
     results, filled, dsinks = _places(call, layout, sinks_grad)
-    if call.q.size:
-        q4, k4, v4, kind, _, factor, hides, _, options = call
-        _core.attention_backward(
-            saved.grad_out,
-            q4,
-            k4,
-            v4,
-            saved.out,
-            saved.lse,
-            saved.grad_lse,
-            *filled,
-            dsinks,
-            kind,
-            saved.kind,
-            factor,
-            hides,
-            call.offsets,
-            options,
-        )
+    write_gradients(call, saved, filled, dsinks)
     if dsinks is not None:
         results.append(_rounded(dsinks, dtype_of_sinks(sinks, call)))
     if mask_grad:

@@ -10,6 +10,7 @@ import numpy as np
 from . import state as names
 from .arrays import Array, ArrayInput
 from .conversions import checked_heads, common_head_dim, side_by_side, single_heads
+from .module_backward import Places
 from .module_base import AttentionModule
 from .one_head import CausalAttention
 from .weights import Weight, checked_output
@@ -301,6 +302,13 @@ class StackedMultiHeadAttention(AttentionModule):
     def _write_heads(self, x: Array, z: Array) -> None:
         for n, head in enumerate(self._heads):
             head._write_merged(x, z[n])
+
+    def _places(self, outer: tuple[int, ...]) -> Places:
+        places = [head._places(outer) for head in self._heads]
+        return Places([p.projected[0] for p in places], [p.calls[0] for p in places])
+
+    def _owners(self) -> list[tuple[str, AttentionModule]]:
+        return [(f"heads.{n}.", head) for n, head in enumerate(self._heads)]
 
     def _projected(self, x: Array) -> tuple[Array, Array, Array]:
         shape = (*x.shape[:-1], self.num_heads, self.head_dim)

@@ -9,7 +9,6 @@ import numpy as np
 
 from . import state as names
 from .arrays import Array, ArrayInput
-from .functional import attention
 from .module_base import AttentionModule
 from .weights import (
     Weight,
@@ -242,14 +241,3 @@ class CausalAttention(AttentionModule):
     def d_out(self) -> int:
         """Numbers per token of the result; the same as head_dim."""
         return self.head_dim
-
-    def _write_merged(self, x: Array, z: Array) -> None:
-        attention(*self._projected(x), layout="BTHD", out=z[..., None, :])
-
-    def _projected(self, x: Array) -> tuple[Array, Array, Array]:
-        qkv, size = self._qkv(x), self.head_dim
-        q, k, v = (qkv[..., None, n * size : (n + 1) * size] for n in range(3))  # views
-        return q, k, v
-
-    def _write_heads(self, x: Array, z: Array) -> None:
-        self._write_merged(x, z[0])
