@@ -14,23 +14,6 @@
 namespace headway {
 namespace {
 
-// The problem without values and output.
-AttentionProblem problem_of(const py::array& q, const py::array& k, const std::string& kind, std::optional<double> scale,
-                            const std::vector<std::int64_t>& positions) {
-  AttentionProblem p = queries_of(q, kind, scale, positions);
-  p.k = view_of(k, 4, element_size(p.kind), false, "k");
-  p.num_kv_heads = k.shape(1);
-  p.num_keys = k.shape(2);
-  expect(k.shape(0) == p.batch && k.shape(3) == p.head_dim, "k: shape does not fit q");
-  expect(p.num_heads == 0 || (p.num_kv_heads > 0 && p.num_heads % p.num_kv_heads == 0), "k: heads do not fit q");
-  return p;
-}
-
-void add_values(AttentionProblem& p, const py::array& v) {
-  p.v = view_of(v, 4, element_size(p.kind), false, "v");
-  expect(v.shape(0) == p.batch && v.shape(1) == p.num_kv_heads && v.shape(2) == p.num_keys, "v: shape does not fit k");
-}
-
 void attention_call(const py::array& q, const py::array& k, const py::array& v, const py::array& out,
                     const std::optional<py::array>& lse, const std::string& kind, const std::string& out_kind,
                     std::optional<double> scale, bool causal, const std::vector<std::int64_t>& offsets,
@@ -43,20 +26,6 @@ void attention_call(const py::array& q, const py::array& k, const py::array& v, 
   run_released([&](const std::function<bool()>& interrupted) { attention(p, interrupted); });
 }
 
-// The entries of cumulative lengths, which must fit `total`; longest <- the longest entry.
-const std::int64_t* begins_of(const py::array_t<std::int64_t, py::array::c_style>& array, std::int64_t total,
-                              std::int64_t& longest) {
-  expect(array.ndim() == 1 && array.size() >= 1, "cumulative lengths: expected one axis");
-  const std::int64_t* begins = array.data();
-  expect(begins[0] == 0 && begins[array.size() - 1] == total, "cumulative lengths: expected 0 .. total");
-  longest = 0;
-  for (py::ssize_t i = 1; i < array.size(); ++i) {
-    expect(begins[i] >= begins[i - 1], "cumulative lengths: falling");
-    longest = std::max(longest, begins[i] - begins[i - 1]);
-  }
-  return begins;
-}
-
 // Packed sequences: (1, heads, total, width) views.
 void varlen_call(const py::array& q, const py::array& k, const py::array& v, const py::array& out,
                  const std::optional<py::array>& lse, const std::string& kind, const std::string& out_kind,
@@ -67,12 +36,7 @@ void varlen_call(const py::array& q, const py::array& k, const py::array& v, con
   expect(p.batch == 1, "q: packed sequences have no batch axis");
   add_values(p, v);
   add_results(p, v.shape(3), out, lse, kind, out_kind);
-  p.query_begins = begins_of(queries, q.shape(2), p.num_queries);
-  p.key_begins = begins_of(keys, k.shape(2), p.num_keys);
-  p.batch = queries.size() - 1;
-  expect(keys.size() == queries.size() && static_cast<std::int64_t>(offsets.size()) == p.batch,
-         "offsets, cumulative lengths: one per sequence");
-  for (TensorView* view : {&p.q, &p.k, &p.v, &p.out, &p.lse}) view->batch_stride = 0;
+  add_sequences(p, queries, keys, offsets);
   const Options kept(options, p, causal);
   expect(p.mask.data == nullptr && p.key_counts == nullptr, "options: packed sequences take no mask and no lengths");
   run_released([&](const std::function<bool()>& interrupted) { attention(p, interrupted); });

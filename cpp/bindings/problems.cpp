@@ -63,18 +63,62 @@ AttentionProblem queries_of(const py::array& q, const std::string& kind, std::op
   return p;
 }
 
+AttentionProblem problem_of(const py::array& q, const py::array& k, const std::string& kind, std::optional<double> scale,
+                            const std::vector<std::int64_t>& positions) {
+  AttentionProblem p = queries_of(q, kind, scale, positions);
+  p.k = view_of(k, 4, element_size(p.kind), false, "k");
+  p.num_kv_heads = k.shape(1);
+  p.num_keys = k.shape(2);
+  expect(k.shape(0) == p.batch && k.shape(3) == p.head_dim, "k: shape does not fit q");
+  expect(p.num_heads == 0 || (p.num_kv_heads > 0 && p.num_heads % p.num_kv_heads == 0), "k: heads do not fit q");
+  return p;
+}
+
+void add_values(AttentionProblem& p, const py::array& v) {
+  p.v = view_of(v, 4, element_size(p.kind), false, "v");
+  expect(v.shape(0) == p.batch && v.shape(1) == p.num_kv_heads && v.shape(2) == p.num_keys, "v: shape does not fit k");
+}
+
+namespace {
+
+// The entries of cumulative lengths, which must fit `total`; longest <- the longest entry.
+const std::int64_t* begins_of(const py::array_t<std::int64_t, py::array::c_style>& array, std::int64_t total,
+                              std::int64_t& longest) {
+  expect(array.ndim() == 1 && array.size() >= 1, "cumulative lengths: expected one axis");
+  const std::int64_t* begins = array.data();
+  expect(begins[0] == 0 && begins[array.size() - 1] == total, "cumulative lengths: expected 0 .. total");
+  longest = 0;
+  for (py::ssize_t i = 1; i < array.size(); ++i) {
+    expect(begins[i] >= begins[i - 1], "cumulative lengths: falling");
+    longest = std::max(longest, begins[i] - begins[i - 1]);
+  }
+  return begins;
+}
+
+}  // namespace
+
+void add_sequences(AttentionProblem& p, const py::array_t<std::int64_t, py::array::c_style>& queries,
+                   const py::array_t<std::int64_t, py::array::c_style>& keys, const std::vector<std::int64_t>& offsets) {
+  p.query_begins = begins_of(queries, p.num_queries, p.num_queries);
+  p.key_begins = begins_of(keys, p.num_keys, p.num_keys);
+  p.batch = queries.size() - 1;
+  expect(keys.size() == queries.size() && static_cast<std::int64_t>(offsets.size()) == p.batch,
+         "offsets, cumulative lengths: one per sequence");
+  for (TensorView* view : {&p.q, &p.k, &p.v, &p.out, &p.lse}) view->batch_stride = 0;
+}
+
 void add_results(AttentionProblem& p, std::int64_t value_dim, const py::array& out, const std::optional<py::array>& lse,
-                 const std::string& kind, const std::string& out_kind) {
+                 const std::string& kind, const std::string& out_kind, bool writeable) {
   p.wide_out = out_kind != kind;
   expect(!p.wide_out || (kind_named(out_kind) == ElementKind::kFloat32 && element_size(p.kind) == 2),
          "out_kind: the input's, or float32 for 16-bit inputs");
   p.value_dim = value_dim;
-  p.out = view_of(out, 4, p.wide_out ? accumulation_size(p.kind) : element_size(p.kind), true, "out");
+  p.out = view_of(out, 4, p.wide_out ? accumulation_size(p.kind) : element_size(p.kind), writeable, "out");
   expect(out.shape(0) == p.batch && out.shape(1) == p.num_heads && out.shape(2) == p.num_queries &&
              out.shape(3) == p.value_dim,
          "out: shape does not fit");
   if (lse) {
-    p.lse = view_of(*lse, 3, accumulation_size(p.kind), true, "lse");
+    p.lse = view_of(*lse, 3, accumulation_size(p.kind), writeable, "lse");
     expect(lse->shape(0) == p.batch && lse->shape(1) == p.num_heads && lse->shape(2) == p.num_queries,
            "lse: shape does not fit");
   }

@@ -41,7 +41,17 @@ Extent extent_of(const AttentionProblem& problem) {
   return extent;
 }
 
+int threads_for(const AttentionProblem& problem, const Extent& extent, int max_threads) {
+  const double work = static_cast<double>(problem.num_kv_heads) * extent.pairs *
+                      static_cast<double>(problem.head_dim + problem.value_dim);
+  return static_cast<int>(std::clamp(work / kWorkPerThread, 1.0, static_cast<double>(max_threads)));
+}
+
 }  // namespace
+
+int threads_for(const AttentionProblem& problem, int max_threads) {
+  return threads_for(problem, extent_of(problem), max_threads);
+}
 
 Sequence sequence_of(const AttentionProblem& problem, std::int64_t batch) {
   if (problem.query_begins != nullptr) {
@@ -63,9 +73,7 @@ KeyRange visible_keys(std::int64_t first_position, std::int64_t left, std::int64
 Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int max_threads) {
   Plan plan{};
   const Extent extent = extent_of(problem);
-  const double work = static_cast<double>(problem.num_kv_heads) * extent.pairs *
-                      static_cast<double>(problem.head_dim + problem.value_dim);
-  plan.num_threads = static_cast<int>(std::clamp(work / kWorkPerThread, 1.0, static_cast<double>(max_threads)));
+  plan.num_threads = threads_for(problem, extent, max_threads);
 
   const auto count_tasks = [&](std::int64_t rows_per_task) {
     plan.rows_per_task = rows_per_task;

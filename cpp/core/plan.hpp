@@ -36,6 +36,9 @@ struct TaskPlace {
   bool cold;  // its thread has not read these keys and values yet
 };
 
+// The threads that the work of a problem pays for, at most max_threads.
+int threads_for(const AttentionProblem& problem, int max_threads);
+
 // At most max_threads threads, and fewer where the work would not pay for waking them.
 Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int max_threads);
 

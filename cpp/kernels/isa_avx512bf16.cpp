@@ -8,6 +8,7 @@ extern const KernelTable kAvx512Bf16Table = {
     .name = "avx512bf16",
     .base = &kAvx512Table,
     .kinds = {{}, {}, {}, pair_kernels<DotPairs>()},
+    .backward = {},
     .projections = {{}, {}, {}, pair_projection()},
     .rotations = {},
     .bursts = {nullptr, nullptr, nullptr, dot_burst},

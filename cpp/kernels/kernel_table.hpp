@@ -89,6 +89,42 @@ struct KindKernels {
   void (*store_scores)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end, ScoreStage stage);
 };
 
+// The backward pass over one key head of one batch entry: chunks of keys, ascending, and for each chunk the blocks of rows
+// that see some of its keys, ascending. Strides count elements.
+struct BackwardTask {
+  AttentionTask forward;       // what the forward pass read, and its results: out; first_row, num_rows: the block of rows
+  const void* grad_out;        // (num_queries, group, value_dim): gradient at the context
+  const void* lse;             // (num_queries, group) in the accumulation type, as the forward pass gave it
+  const void* grad_lse;        // (num_queries, group), gradient at the lse; or null
+  void* delta;                 // (num_queries, group): what row_deltas writes, the others read
+  void* query_sums;            // sums_bytes, 64-byte aligned: gradient of the block of rows so far
+  void *dq, *dk, *dv;          // (num_queries, group, head_dim), (num_keys, head_dim), (num_keys, value_dim)
+  void* score_gradients;       // (num_queries, group, num_keys): written instead of all others, unless it is null
+  std::ptrdiff_t grad_token_stride, grad_head_stride;
+  std::ptrdiff_t lse_token_stride, lse_head_stride;
+  std::ptrdiff_t grad_lse_token_stride, grad_lse_head_stride;
+  std::ptrdiff_t delta_token_stride, delta_head_stride;
+  std::ptrdiff_t dq_token_stride, dq_head_stride;
+  std::ptrdiff_t dk_token_stride, dv_token_stride;
+  std::ptrdiff_t score_token_stride, score_head_stride;
+  bool wide_grad;              // grad_out and out hold the accumulation type, not the type of q
+};
+
+// For a chunk of keys: begin_keys; add_rows for each block of rows; finish_keys. finish_rows for a block of rows after its
+// last chunk; before its first one, query_sums are all 0.
+struct BackwardKernels {
+  std::int64_t rows_per_block;
+  std::int64_t (*keys_per_chunk)(std::int64_t head_dim, std::int64_t value_dim);  // divides kKeysPerSpan; no bits depend on it
+  std::size_t (*workspace_bytes)(std::int64_t head_dim, std::int64_t value_dim);
+  std::size_t (*sums_bytes)(std::int64_t head_dim);
+  bool exact;  // takes wide_grad and gives score_gradients; else weights and their gradients are rounded to the type of q
+  void (*row_deltas)(const BackwardTask& task);
+  void (*begin_keys)(const BackwardTask& task, std::int64_t key_begin, std::int64_t key_end);
+  void (*add_rows)(const BackwardTask& task);
+  void (*finish_keys)(const BackwardTask& task);
+  void (*finish_rows)(const BackwardTask& task);
+};
+
 // Rows of x times some columns of a packed weight: out = x (num_rows, d_in) . panels (d_in, num_columns) + bias.
 // The first column is that of a panel, and all panels but the last one of the weight are whole.
 struct ProjectionTask {
@@ -134,6 +170,7 @@ struct KernelTable {
   const char* name;
   const KernelTable* base;
   KindKernels kinds[kNumKeyKinds];                  // by ElementKind of the keys
+  BackwardKernels backward[kNumElementKinds];       // by ElementKind
   ProjectionKernels projections[kNumElementKinds];  // likewise
   void (*rotations[kNumElementKinds])(const RotationTask& task);
   // By ElementKind, null where the ISA multiplies no such numbers: 2 * multiply-adds done by `rounds` rounds of

@@ -148,11 +148,11 @@ inline bool shapes_scores(const ScoreOptions& options) {
          (options.mask != nullptr && options.mask_kind != MaskKind::kBool);
 }
 
-// Cuts the task's rows into panels. pack(panel, lane, rows, count) puts `count` rows of queries (head_dim) into lanes
+// Cuts the task's rows into panels, of all their vectors where `whole`. pack(panel, lane, rows, count) puts `count` rows of queries (head_dim) into lanes
 // from `lane` on: a vector of lanes, those from count on 0.
 template <class S, class Element, class Pack>
 [[gnu::always_inline]] inline void cut_panels(const AttentionTask& task, Workspace<typename S::Real>& w,
-                                              const Pack& pack) {
+                                              const Pack& pack, bool whole = false) {
   w.num_panels = 0;
   w.split = SplitScale<typename S::Real>(task.scale);
   w.shaped = shapes_scores(task.options);
@@ -165,7 +165,7 @@ template <class S, class Element, class Pack>
     panel.first_row = task.first_row + task.num_rows - rows_left;
     const std::int64_t most = S::kPanelVecs * S::kLanes;
     panel.num_rows = rows_left < most ? rows_left : most;
-    panel.vecs = panel.num_rows <= S::kLanes ? 1 : panel.num_rows <= 2 * S::kLanes ? 2 : S::kPanelVecs;
+    panel.vecs = whole ? S::kPanelVecs : panel.num_rows <= S::kLanes ? 1 : panel.num_rows <= 2 * S::kLanes ? 2 : S::kPanelVecs;
     const int lanes = panel.vecs * S::kLanes;
     panel.first_limit = last_visible_key(task, row.token);
     panel.first_start = first_visible_key(task, row.token);

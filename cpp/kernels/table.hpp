@@ -1,6 +1,7 @@
 // Gathers one ISA's kernels into its KernelTable.
 #pragma once
 
+#include "backward.hpp"
 #include "peak.hpp"
 #include "projection.hpp"
 #include "rotation.hpp"
@@ -52,6 +53,8 @@ constexpr KernelTable table_of(const char* name) {
                      .kinds = {kernels_of<VecF32, float>(), kernels_of<VecF64, double>(), kernels_of<VecF32, Half>(),
                                kernels_of<VecF32, BFloat16>(), kernels_of<VecF32, float, Int8>(),
                                kernels_of<VecF32, float, Float8>()},
+                     .backward = {backward_of<VecF32, float>(), backward_of<VecF64, double>(), backward_of<VecF32, Half>(),
+                                  backward_of<VecF32, BFloat16>()},
                      .projections = {projection_of<VecF32, float>(), projection_of<VecF64, double>(),
                                      projection_of<VecF32, Half>(), projection_of<VecF32, BFloat16>()},
                      .rotations = {rotate<VecF32, float>, rotate<VecF64, double>, rotate<VecF32, Half>,
