@@ -111,7 +111,8 @@ void add_block(const BackwardTask& task, std::int64_t offset) {
   if (from >= to) return;
   to = (to + kKeysPerTile - 1) / kKeysPerTile * kKeysPerTile;
 
-  const bool shaped = w.shaped || forward.options.mask != nullptr || task.score_gradients != nullptr;
+  const bool drops = forward.options.dropout.drops;
+  const bool shaped = w.shaped || drops || forward.options.mask != nullptr || task.score_gradients != nullptr;
   RowProduct<Real> for_values{{}, {}, w.grad_rows, w.value_width, w.rows_finite}, for_keys{{}, {}, w.query_rows, w.head_width, w.rows_finite};
   bool shown = false;
   std::int64_t ends[kMostPanels][S::kPanelVecs];
@@ -128,9 +129,10 @@ void add_block(const BackwardTask& task, std::int64_t offset) {
       if (Shape<Real>(forward, w, ScoreStage::kWeights).capped) uncap_gradients<S>(w, gradients, to);
       shown = true;
     } else {
-      for (std::int64_t i = 0; i < to * kLanes; ++i) gradients.weights[i] = gradients.products[i] = 0;
+      for (std::int64_t i = 0; i < to * kLanes; ++i) gradients.weights[i] = gradients.products[i] = gradients.dropped[i] = 0;
     }
-    for_values.matrix[p] = for_values.weights[p] = for_keys.weights[p] = gradients.weights;
+    for_values.matrix[p] = drops ? gradients.dropped : gradients.weights;
+    for_values.weights[p] = for_keys.weights[p] = gradients.weights;
     for_keys.matrix[p] = gradients.products;
   }
   if (!shown || task.score_gradients != nullptr) return;

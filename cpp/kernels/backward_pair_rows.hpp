@@ -69,6 +69,7 @@ inline std::size_t lay_out_pair_backward(PairBackwardWorkspace& w, char* base, s
     gradients.delta = floats(kLanes);
     gradients.weights = floats(kKeysPerBlock * kLanes);
     gradients.products = floats(kKeysPerBlock * kLanes);
+    gradients.dropped = floats(kKeysPerBlock * kLanes);
     w.grad_pairs[p] = floats(w.value_depth / 2 * kLanes);
     w.score_pairs[p] = floats(kKeysPerBlock / 2 * kLanes);
   }

@@ -22,6 +22,7 @@ template <bool kShaped, bool kMasked>
   const auto& w = pair_backward_of(task);
   const auto& gradients = w.gradients[p];
   const auto& panel = w.panels[p];
+  const float* from = kShaped && task.forward.options.dropout.drops ? gradients.dropped : gradients.weights;
   const Vec scale2 = S::set1(w.scale.scale2), most = S::set1(-kLowest<float>);
   const auto halves = [](Vec low, Vec high) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)); };
   const __m512i low = _mm512_or_si512(_mm512_set1_epi32(32 << 16), _mm512_mullo_epi32(_mm512_set1_epi32(0x10001), _mm512_setr_epi32(
@@ -45,7 +46,7 @@ template <bool kShaped, bool kMasked>
           const std::int64_t at = (i + n) * kLanes + (j + m) * S::kLanes;
           weight[m] = score[m] = S::zero();
           if (none) continue;
-          const Vec x = S::load(gradients.weights + at), y = S::load(gradients.products + at);
+          const Vec x = S::load(from + at), y = S::load(gradients.products + at);
           if constexpr (kShaped) {
             const auto dead = S::greater(reference[m], most);
             weight[m] = S::select(dead, S::zero(), x);
@@ -100,7 +101,7 @@ inline bool weigh_pair_block(const BackwardTask& task, int p, std::int64_t offse
     }
     if (shaped) {
       for (std::int64_t i = key * kLanes; first == S::kPanelVecs && i < (key + kKeysPerPairStep) * kLanes; ++i) {
-        gradients.weights[i] = gradients.products[i] = 0;
+        gradients.weights[i] = gradients.products[i] = 0;  // products that a mask or dropout may pass by
       }
     } else if (key + kKeysPerPairStep <= full && key >= open && !tail) {
       weigh_key_step<false, false>(task, p, offset, key, first);
@@ -111,6 +112,7 @@ inline bool weigh_pair_block(const BackwardTask& task, int p, std::int64_t offse
   if (!shaped) return true;
   for (int lane = 0; lane < kLanes; lane += S::kLanes) {
     shape_weights<S>(task, panel, gradients, lane, offset, to, bias);
+    if (forward.options.dropout.drops) drop_block<S>(task, panel, gradients, lane, begin, to);
     shape_gradients<S>(gradients, lane, to);
   }
   if (Shape<float>(forward, w, ScoreStage::kWeights).capped) uncap_gradients<S>(w, gradients, to);
@@ -146,7 +148,7 @@ inline void add_pair_block(const BackwardTask& task, const BFloat16* const* grad
   to = to < count ? to : count;
   if (from >= to) return;
   to = pad_to(to, kKeysPerPairStep);
-  const bool shaped = w.shaped || forward.options.mask != nullptr;
+  const bool shaped = w.shaped || forward.options.dropout.drops || forward.options.mask != nullptr;
   bool shown[kPairPanels] = {}, any = false;
   for (int p = 0; p < w.num_panels; ++p) {
     shown[p] = weigh_pair_block(task, p, offset, from, to, shaped);

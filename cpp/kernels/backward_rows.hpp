@@ -29,6 +29,7 @@ struct GradientPanel {
   Real* delta;       // (lanes): grad . context - gradient at the lse
   Real* weights;     // (kKeysPerBlock, lanes): weights of one block, or its scores on the way
   Real* products;    // (kKeysPerBlock, lanes): gradients at its products
+  Real* dropped;     // (kKeysPerBlock, lanes): weights after dropout, where there is some
 };
 
 template <class Real>
@@ -88,6 +89,7 @@ std::size_t lay_out_backward(BackwardWorkspace<typename S::Real>& w, char* base,
     gradients.delta = take(kLanes);
     gradients.weights = take(kKeysPerBlock * kLanes);
     gradients.products = take(kKeysPerBlock * kLanes);
+    gradients.dropped = take(kKeysPerBlock * kLanes);
   }
   w.head_width = padded_width<S>(head_dim);
   w.value_width = padded_width<S>(value_dim);

@@ -17,13 +17,24 @@ enum class ScoreStage : std::int32_t {
   kScaled,   // scale * q.k, whether or not the row may see the key
   kCapped,   // after the soft cap, likewise
   kMasked,   // after ALiBi and the numbers of a mask, too; -inf where the key is hidden
-  kWeights,  // exp(score - lse), 0 where the key is hidden; needs the spans attended first
+  kWeights,  // exp(score - lse), 0 where the key is hidden; then dropout; needs the spans attended first
 };
 
 // What the elements of a mask are: bytes, 0 = hidden; or numbers that are added to the scores, -inf = hidden.
 enum class MaskKind : std::int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3, kBool = 4 };
 
-// What acts on the scores of a task beside its scale, in this order: soft cap, ALiBi, the mask's numbers, hiding, sinks.
+// Which weights are left out of the context, though not out of their sum: those whose word, see philox.hpp, is below the
+// threshold. What is kept counts `scale` times.
+struct Dropout {
+  bool drops;  // false: the rest means nothing
+  std::uint32_t threshold;
+  std::uint32_t seed_low, seed_high;
+  std::uint32_t batch, head;  // of the words' counters; head: the first one of the group
+  double scale;               // 1 / (1 - probability to be dropped)
+};
+
+// What acts on the scores of a task beside its scale, in this order: soft cap, ALiBi, the mask's numbers, hiding, sinks;
+// and on the weights.
 struct ScoreOptions {
   double softcap;        // score <- softcap * tanh(score / softcap); 0: no cap
   const double* slopes;  // (group): score <- score - slope * |position - key|; or null
@@ -31,6 +42,7 @@ struct ScoreOptions {
   const void* mask;      // (num_queries, group, keys); or null. Its strides count elements
   MaskKind mask_kind;
   std::ptrdiff_t mask_token_stride, mask_head_stride, mask_key_stride;
+  Dropout dropout;
 };
 
 // Where keys and values lie in pages of equal size: key j in page table[(j / size) % count], slot j % size. So a ring is

@@ -10,6 +10,7 @@ import numpy as np
 from .arrays import Array
 from .calls import Call
 from .options import FAR, Options
+from .philox import kept_weights
 
 
 def relative_positions(q: Array, k: Array, offsets: list[int]) -> Array:
@@ -100,6 +101,14 @@ def softmax(scores: Array, seen: Array, sinks: Array | None) -> tuple[Array, Arr
     lse = (top + np.log(total))[..., 0]  # an empty row: log(0) = -inf
     weights = weights / np.where(total == 0.0, 1.0, total)
     return np.where(seen, weights, 0.0), lse  # a hidden key weighs 0 in a NaN row, too
+
+
+def dropped(weights: Array, offsets: list[int], options: Options, first_entry: int = 0) -> Array:
+    """The weights times 0 or, where dropout keeps them, times ``1 / (1 - dropout)``."""
+    if options.dropout == 0.0:
+        return weights
+    kept = kept_weights(weights.shape, offsets, options.dropout, options.seed, first_entry)
+    return np.asarray(weights * kept / (1.0 - options.dropout))
 
 
 def weighted_sum(weights: Array, v: Array, seen: Array) -> Array:
