@@ -1,10 +1,10 @@
 """What the backward pass takes beside a checked call, checked; and what it asks for."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core
 from .arrays import (
     Array,
     as_array,
@@ -164,13 +164,18 @@ def dtype_of_sinks(sinks: Any, call: Call) -> np.dtype[Any]:
 
 
 def write_gradients(
-    call: Call, saved: Saved, places: tuple[Array, Array, Array], dsinks: Array | None = None
+    function: Callable[..., None],
+    call: Call,
+    saved: Saved,
+    places: Sequence[Array],
+    dsinks: Array | None,
+    *cuts: Array,
 ) -> None:
-    """Write dq, dk and dv to (B, H, T, D) views that the core can write; dsinks to float64."""
-    if not call.q.size:
-        return
+    """Let a function of the core write dq, dk and dv to (B, H, T, D) views; dsinks to float64."""
     q, k, v, kind, _, factor, hides, _, options = call
-    _core.attention_backward(
+    if not q.size:
+        return
+    function(
         saved.grad_out,
         q,
         k,
@@ -186,4 +191,5 @@ def write_gradients(
         hides,
         call.offsets,
         options,
+        *cuts,
     )

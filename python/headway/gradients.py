@@ -1,5 +1,6 @@
 """Gradients of attention: the backward pass, for training."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .arrays import (
 )
 from .calls import Call
 from .gradient_calls import (
+    Saved,
     check_backward,
     check_packed_backward,
     dtype_of_sinks,
@@ -128,7 +130,7 @@ def attention_backward(
 
     Memory: beyond inputs, results and copied inputs O(T): a few numbers for each query and head,
     and a fixed amount for each thread. `mask_grad` costs another pass over the scores and, if the
-    mask was broadcast, an array of its size in float64 and a block of about 4 MiB, or of 16 rows of
+    mask was broadcast, an array of its size in float64 and blocks of a few MiB, or of 16 queries of
     all heads where these are larger.
 
     Examples
@@ -160,10 +162,7 @@ def attention_backward(
     call, saved = check_backward(
         q, k, v, causal, align, scale, layout, given, given_rows, sinks_grad, mask_grad
     )
-    results, filled, dsinks = _places(call, layout, sinks_grad)
-    write_gradients(call, saved, filled, dsinks)
-    if dsinks is not None:
-        results.append(_rounded(dsinks, dtype_of_sinks(sinks, call)))
+    results = _gradients(_core.attention_backward, call, saved, layout, sinks_grad, sinks)
     if mask_grad:
         results.append(mask_gradient(call, saved, as_array("mask", mask).shape))
     return tuple(results)
@@ -247,50 +246,29 @@ def attention_varlen_backward(
     call, saved, queries, keys = check_packed_backward(
         q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, given_rows, sinks_grad
     )
-    results, filled, dsinks = _places(call, "BTHD", sinks_grad)
-    if call.q.size:
-        q4, k4, v4, kind, _, factor, hides, _, options = call
-        _core.attention_varlen_backward(
-            saved.grad_out,
-            q4,
-            k4,
-            v4,
-            saved.out,
-            saved.lse,
-            saved.grad_lse,
-            *filled,
-            dsinks,
-            kind,
-            saved.kind,
-            factor,
-            hides,
-            call.offsets,
-            options,
-            queries,
-            keys,
-        )
-    if dsinks is not None:
-        results.append(_rounded(dsinks, dtype_of_sinks(sinks, call)))
-    return tuple(results)
+    function = _core.attention_varlen_backward
+    return tuple(_gradients(function, call, saved, "BTHD", sinks_grad, sinks, queries, keys))
 
 
-def _places(
-    call: Call, layout: str, sinks_grad: bool
-) -> tuple[list[Array], tuple[Array, Array, Array], Array | None]:
-    """New arrays for dq, dk and dv, their (B, H, T, D) views, and one for dsinks in float64.
-
-    Without a query the core is not called, and no key is seen: all of them are 0.
-    """
-    q, k, v = call.q, call.k, call.v
-    make = empty_result if q.size else np.zeros
+def _gradients(
+    function: Callable[..., None],
+    call: Call,
+    saved: Saved,
+    layout: str,
+    sinks_grad: bool,
+    sinks: Any,
+    *cuts: Array,
+) -> list[Array]:
+    """dq, dk and dv, and dsinks if asked for, as a function of the core gives them."""
+    q, rank = call.q, call.rank
+    make = empty_result if q.size else np.zeros  # without a query no key is seen: all are 0
     results = []
-    for x in (q, k, v):
-        batch, heads, tokens, width = x.shape
-        results.append(make(result_shape(call.rank, layout, batch, heads, tokens, width), q.dtype))
-    dq, dk, dv = (with_four_axes(x, layout) for x in results)
-    return results, (dq, dk, dv), np.zeros(q.shape[1]) if sinks_grad else None
-
-
-def _rounded(x: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(all="ignore"):  # a gradient may pass the range of 16 bits
-        return x.astype(dtype)
+    for x in (q, call.k, call.v):
+        results.append(make(result_shape(rank, layout, *x.shape), q.dtype))
+    dsinks = np.zeros(q.shape[1]) if sinks_grad else None
+    places = [with_four_axes(x, layout) for x in results]
+    write_gradients(function, call, saved, places, dsinks, *cuts)
+    if dsinks is not None:
+        with np.errstate(all="ignore"):  # a gradient may pass the range of 16 bits
+            results.append(dsinks.astype(dtype_of_sinks(sinks, call)))
+    return results

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from . import _core
 from .arrays import Array, with_four_axes
+from .calls import check_attention
 from .functional import attention
-from .gradient_calls import check_backward, write_gradients
+from .gradient_calls import Saved, write_gradients
 from .layer_gradients import Gradients
 from .projection import Projection
 from .weights import KINDS
@@ -79,13 +81,13 @@ def gradients_of(module: AttentionModule, kept: Kept, grad: Array) -> Gradients:
         grad = of_out.x
     calls = kept.places.calls
     places = module._places(kept.x.shape[:-1])
-    parts = zip(_parts(grad, calls), _parts(kept.z, calls), kept.lses, strict=True)
-    for heads, targets, saved in zip(calls, places.calls, parts, strict=True):
-        call, rows = check_backward(
-            *heads, True, "end", None, "BTHD", (None,) * 6, (*saved, None), False, False
-        )
-        dq, dk, dv = (with_four_axes(x, "BTHD") for x in targets)
-        write_gradients(call, rows, (dq, dk, dv))
+    steps = zip(_parts(grad, calls), _parts(kept.z, calls), strict=True)
+    for heads, targets, parts, lse in zip(calls, places.calls, steps, kept.lses, strict=True):
+        call = check_attention(*heads, True, "end", None, "BTHD", (None,) * 6)
+        above, z = (with_four_axes(x, "BTHD") for x in parts)
+        rows = Saved(above, z, lse.reshape(call.q.shape[:3]), None, call.kind)
+        of_heads = [with_four_axes(x, "BTHD") for x in targets]
+        write_gradients(_core.attention_backward, call, rows, of_heads, None)
 
     of_x, of_weights = _through_projections(module, kept, places.projected)
     found |= of_weights
