@@ -60,6 +60,8 @@ class MultiHeadAttention(AttentionModule):
         Output projection.
     b_out : array, (width,), optional
         Its bias.
+    dropout : float from 0 to less than 1, default 0.0
+        Probability with which an attention weight is dropped in training mode.
 
     Attributes
     ----------
@@ -70,6 +72,8 @@ class MultiHeadAttention(AttentionModule):
         Sizes of the input and of the heads.
     d_out : int
         Width of all heads together, ``num_heads * head_dim``.
+    dropout : float
+        May be assigned.
     dtype : numpy.dtype
         Of the weights, the input and the result.
     num_parameters : int
@@ -117,6 +121,7 @@ class MultiHeadAttention(AttentionModule):
         b_value: ArrayInput | None = None,
         w_out: ArrayInput | None = None,
         b_out: ArrayInput | None = None,
+        dropout: float = 0.0,
     ) -> None:
         query = checked_matrix("w_query", w_query, "(d_in, num_heads * head_dim)")
         self._num_heads, self._num_kv_heads = checked_head_counts(num_heads, num_kv_heads)
@@ -138,6 +143,7 @@ class MultiHeadAttention(AttentionModule):
         biases = {"b_query": b_query, "b_key": b_key, "b_value": b_value}
         weights |= checked_biases(biases, weights)
         self._store(weights | checked_output(w_out, b_out, width, query))
+        self.dropout = dropout
 
     @classmethod
     def init(
@@ -149,6 +155,7 @@ class MultiHeadAttention(AttentionModule):
         num_kv_heads: int | None = None,
         qkv_bias: bool = False,
         out_proj: bool = False,
+        dropout: float = 0.0,
         seed: int | None = 0,
         dtype: Any = np.float32,
     ) -> Self:
@@ -156,7 +163,7 @@ class MultiHeadAttention(AttentionModule):
 
         Parameters
         ----------
-        d_in, d_out, num_heads, qkv_bias, out_proj, seed, dtype
+        d_in, d_out, num_heads, qkv_bias, out_proj, dropout, seed, dtype
             As in :meth:`StackedMultiHeadAttention.init`; the same seed gives the same weights.
         num_kv_heads : int, optional
             Number of key and value heads, a divisor of num_heads; default num_heads.
@@ -188,7 +195,7 @@ class MultiHeadAttention(AttentionModule):
             seed=seed,
             dtype=dtype,
         )
-        return cls(**drawn, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        return cls(**drawn, num_heads=num_heads, num_kv_heads=num_kv_heads, dropout=dropout)
 
     @classmethod
     def from_state_dict(

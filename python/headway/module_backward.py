@@ -39,17 +39,26 @@ class Kept(NamedTuple):
     lses: list[Array]  # for each call of the attention
     projections: list[Projection]
     out: Projection | None
+    dropout: float
+    seed: int | None
 
 
-def kept_run(module: AttentionModule, x: Array, z: Array) -> Kept:
-    """Write Z of a checked ``x``, and keep what was made on the way."""
-    places, projections = module._places(x.shape[:-1]), _projections(module)
+def kept_run(module: AttentionModule, x: Array, z: Array, dropout: float, seed: int | None) -> Kept:
+    """Write Z of a checked ``x``, and keep what was made on the way.
+
+    With dropout all heads are in one call of the attention: what is dropped depends on their index.
+    """
+    places, projections = module._places(x.shape[:-1], dropout > 0.0), _projections(module)
+    seed = seed if dropout > 0.0 else None
     for projection, place in zip(projections, places.projected, strict=True):
         projection(x, out=place)
     lses = []
     for heads, part in zip(places.calls, _parts(z, places.calls), strict=True):
-        lses.append(attention(*heads, layout="BTHD", out=part, return_lse=True)[1])
-    return Kept(x, places, z, lses, projections, module._out)
+        _, lse = attention(
+            *heads, layout="BTHD", out=part, return_lse=True, dropout=dropout, seed=seed
+        )
+        lses.append(lse)
+    return Kept(x, places, z, lses, projections, module._out, dropout, seed)
 
 
 def _projections(module: AttentionModule) -> list[Projection]:
@@ -80,10 +89,11 @@ def gradients_of(module: AttentionModule, kept: Kept, grad: Array) -> Gradients:
         found |= {f"{name[0]}_out": array for name, array in of_out.weights.items()}
         grad = of_out.x
     calls = kept.places.calls
-    places = module._places(kept.x.shape[:-1])
+    places = module._places(kept.x.shape[:-1], kept.dropout > 0.0)
+    drawn = kept.dropout, kept.seed
     steps = zip(_parts(grad, calls), _parts(kept.z, calls), strict=True)
     for heads, targets, parts, lse in zip(calls, places.calls, steps, kept.lses, strict=True):
-        call = check_attention(*heads, True, "end", None, "BTHD", (None,) * 6)
+        call = check_attention(*heads, True, "end", None, "BTHD", (None,) * 6, None, False, *drawn)
         above, z = (with_four_axes(x, "BTHD") for x in parts)
         rows = Saved(above, z, lse.reshape(call.q.shape[:3]), None, call.kind)
         of_heads = [with_four_axes(x, "BTHD") for x in targets]

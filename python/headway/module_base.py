@@ -31,7 +31,14 @@ class AttentionModule(ModuleTraining, ModuleFiles):
     _qkv: Projection
     _out: Projection | None = None
 
-    def __call__(self, x: ArrayInput, *, cache: KVCache | None = None) -> Array:
+    def __call__(
+        self,
+        x: ArrayInput,
+        *,
+        cache: KVCache | None = None,
+        training: bool = False,
+        seed: int | None = None,
+    ) -> Array:
         """The context vectors of ``x``, those of all heads side by side.
 
         Parameters
@@ -43,6 +50,12 @@ class AttentionModule(ModuleTraining, ModuleFiles):
             and num_kv_heads heads of head_dim numbers, in the module's dtype or an 8-bit format.
             Those of x are appended, and its queries see all of them. A call that fails appends
             nothing.
+        training : bool, default False
+            Whether attention weights are dropped, each with the probability `dropout` of the
+            module, and the others divided by ``1 - dropout``. Then no cache is taken.
+        seed : int from 0 to 2**64 - 1, optional
+            Decides which weights are dropped, as in :func:`attention`, for training with dropout;
+            otherwise nothing depends on it.
 
         Returns
         -------
@@ -55,7 +68,8 @@ class AttentionModule(ModuleTraining, ModuleFiles):
         TypeError
             If x is no array, or of another dtype; or if the cache is none, or of another dtype.
         ValueError
-            If the shape of x or the cache does not fit, or the cache has no room.
+            If the shape of x or the cache does not fit, the cache has no room, there is one in
+            training, or there is dropout without a seed.
 
         Examples
         --------
@@ -68,7 +82,7 @@ class AttentionModule(ModuleTraining, ModuleFiles):
         >>> np.allclose(np.concatenate(pieces, axis=1), module(x), atol=1e-6)
         True
         """
-        return self.forward(x, cache=cache)
+        return self.forward(x, cache=cache, training=training, seed=seed)
 
     def heads(self, x: ArrayInput) -> Array:
         """Z_1, ..., Z_H: the context vectors of each head by itself.
@@ -122,8 +136,11 @@ class AttentionModule(ModuleTraining, ModuleFiles):
         """Write Z_1, ..., Z_H of a checked ``x`` to ``z`` (H, ..., T, head_dim)."""
         attention(*self._projected(x), layout="BTHD", out=np.moveaxis(z, 0, -2))
 
-    def _places(self, outer: tuple[int, ...]) -> Places:
-        """New memory for what the projections give for tokens (..., T)."""
+    def _places(self, outer: tuple[int, ...], together: bool) -> Places:
+        """New memory for what the projections give for tokens (..., T).
+
+        `together`: one call of the attention serves all heads.
+        """
         qkv = empty_result((*outer, self._qkv.d_out), self.dtype)
         return Places([qkv], [self._per_head(qkv)])
 
@@ -164,6 +181,8 @@ class AttentionModule(ModuleTraining, ModuleFiles):
 
     def __repr__(self) -> str:
         sizes = {"d_in": self.d_in, "d_out": self.d_out, **self._more_sizes()}
+        if rates := [rate for rate in self._rates() if rate]:
+            sizes["dropout"] = rates[0] if len(rates) == 1 else rates
         sizes |= {"dtype": self.dtype.name, "num_parameters": self.num_parameters}
         return f"{type(self).__name__}({', '.join(f'{n}={size}' for n, size in sizes.items())})"
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from .arrays import Array
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from .module_base import AttentionModule
 
 
 class ModuleFiles(ABC):
@@ -41,8 +43,9 @@ class ModuleFiles(ABC):
         """Write the weights to a safetensors file, in one piece or not at all.
 
         The file holds what :meth:`state_dict` returns, so torch can read it, too; its metadata
-        hold the class, the version of the format and the numbers of heads. It is written beside
-        its place and moved there at the end: a write that fails leaves an older file as it was.
+        hold the class, the version of the format, the numbers of heads and the dropout. It is
+        written beside its place and moved there at the end: a write that fails leaves an older file
+        as it was.
         Memory: two copies of the weights.
 
         Parameters
@@ -75,6 +78,8 @@ class ModuleFiles(ABC):
         from . import storage
 
         metadata = {"num_heads": str(self.num_heads), "num_kv_heads": str(self.num_kv_heads)}
+        if dropout := cast("AttentionModule", self).dropout:
+            metadata["dropout"] = repr(dropout)
         storage.write(path, self._class_in_files, self.state_dict(), metadata)
 
     @classmethod
@@ -113,7 +118,9 @@ class ModuleFiles(ABC):
 
         tensors, metadata = storage.read(path, cls._class_in_files)
         try:
-            return cls._from_file(tensors, metadata)
+            module = cls._from_file(tensors, metadata)
+            cast("AttentionModule", module).dropout = float(metadata.get("dropout", 0.0))
+            return module
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"path: expected a sound {cls._class_in_files} in {os.fspath(path)}, got {error}; "

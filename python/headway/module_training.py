@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from .arrays import Array, ArrayInput
+from .checks import check_flag
+from .dropout import check_dropout
 from .layer_gradients import Gradients, checked_gradient, no_saved_forward
 from .module_backward import Kept, gradients_of, is_in_use, kept_run
 from .module_cache import call_with_cache
@@ -22,13 +24,22 @@ class ModuleTraining:
     """Part of the base of the modules."""
 
     _saved: Kept | None = None
+    _dropout: float = 0.0
 
-    def forward(self, x: ArrayInput, *, save: bool = False, cache: KVCache | None = None) -> Array:
+    def forward(
+        self,
+        x: ArrayInput,
+        *,
+        save: bool = False,
+        training: bool = False,
+        seed: int | None = None,
+        cache: KVCache | None = None,
+    ) -> Array:
         """The context vectors of ``x``: what the call gives, and what backward needs if wanted.
 
         Parameters
         ----------
-        x, cache
+        x, training, seed, cache
             As in the call of the module; with save no cache.
         save : bool, default False
             Whether to keep what :meth:`backward` needs, in the place of what was kept before, until
@@ -68,21 +79,25 @@ class ModuleTraining:
         if save:
             module._saved = None
         array = module._input(x)
+        dropout = self._rate(training, seed)
         if cache is not None:
-            if save:
+            if save or training:
                 raise ValueError(
-                    "cache: expected None with save=True, got a cache; pass all tokens in one x"
+                    "cache: expected None with save=True or training=True, got a cache; "
+                    "pass all tokens in one x"
                 )
             return call_with_cache(module, array, cache)
         z = np.empty((*array.shape[:-1], module.d_out), array.dtype)
-        if not save:
+        if not (save or dropout):
             module._write_merged(array, z)
             return z if module._out is None else module._out(z)
-        kept = kept_run(module, array, z)
-        # Z that is handed out may be written to, and what is kept may not.
-        result = z.copy() if module._out is None else module._out(z)
-        module._saved = kept
-        return result
+        kept = kept_run(module, array, z, dropout, seed)
+        if module._out is not None:
+            z = module._out(z)
+        elif save:
+            z = z.copy()  # what is handed out may be written to, and what is kept may not
+        module._saved = kept if save else module._saved
+        return z
 
     def backward(self, grad: ArrayInput) -> Gradients:
         """The gradients of x and of every weight and bias, for the last ``forward(x, save=True)``.
@@ -141,6 +156,34 @@ class ModuleTraining:
         gradients = gradients_of(module, kept, array)
         module._saved = None
         return gradients
+
+    @property
+    def dropout(self) -> float:
+        """Probability with which an attention weight is dropped in training; may be assigned.
+
+        A stack gives it to all its heads; if they differ in it, asking for it is a ValueError.
+        """
+        rates = self._rates()
+        if len(rates) > 1:
+            raise ValueError(
+                f"dropout: expected heads of one dropout, got {rates}; assign module.dropout"
+            )
+        return rates[0]
+
+    @dropout.setter
+    def dropout(self, value: float) -> None:
+        rate, _ = check_dropout(value, 0)
+        for _, owner in self._owners():
+            owner._dropout = rate
+
+    def _rates(self) -> list[float]:
+        """The dropout of the heads, each number once."""
+        return sorted({owner._dropout for _, owner in self._owners()})
+
+    def _rate(self, training: Any, seed: Any) -> float:
+        """The checked dropout of a call."""
+        check_flag("training", training)
+        return check_dropout(self.dropout if training else 0.0, seed)[0]
 
     def parameters(self) -> dict[str, Array]:
         """Every weight and bias, by the name of its attribute.

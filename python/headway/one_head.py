@@ -38,6 +38,8 @@ class CausalAttention(AttentionModule):
         Weights of one shape and one dtype: float32, float64, float16 or bfloat16. They are copied.
     b_query, b_key, b_value : array, (head_dim,), optional
         Biases, each with or without the others.
+    dropout : float from 0 to less than 1, default 0.0
+        Probability with which an attention weight is dropped in training mode.
 
     Attributes
     ----------
@@ -48,6 +50,8 @@ class CausalAttention(AttentionModule):
         Sizes; ``d_out == head_dim``.
     num_heads, num_kv_heads : int
         Both 1.
+    dropout : float
+        May be assigned.
     dtype : numpy.dtype
         Of the weights, the input and the result.
     num_parameters : int
@@ -97,6 +101,7 @@ class CausalAttention(AttentionModule):
         b_query: ArrayInput | None = None,
         b_key: ArrayInput | None = None,
         b_value: ArrayInput | None = None,
+        dropout: float = 0.0,
     ) -> None:
         query = checked_matrix("w_query", w_query, "(d_in, head_dim)")
         weights = {"w_query": query}
@@ -106,6 +111,7 @@ class CausalAttention(AttentionModule):
             check_shape(name, weights[name], query.shape, why)
         biases = {"b_query": b_query, "b_key": b_key, "b_value": b_value}
         self._store(weights | checked_biases(biases, weights))
+        self.dropout = dropout
 
     @classmethod
     def init(
@@ -114,6 +120,7 @@ class CausalAttention(AttentionModule):
         d_out: int,
         *,
         qkv_bias: bool = False,
+        dropout: float = 0.0,
         seed: int | None = 0,
         dtype: Any = np.float32,
     ) -> Self:
@@ -127,6 +134,8 @@ class CausalAttention(AttentionModule):
             Numbers per token of the result: the head_dim.
         qkv_bias : bool, default False
             Whether queries, keys and values get biases.
+        dropout : float, default 0.0
+            As for the class.
         seed : int or None, default 0
             The same seed gives the same weights; None gives new ones each time.
         dtype : dtype, default numpy.float32
@@ -157,7 +166,8 @@ class CausalAttention(AttentionModule):
                 out_proj=False,
                 seed=seed,
                 dtype=dtype,
-            )
+            ),
+            dropout=dropout,
         )
 
     @classmethod
@@ -194,7 +204,8 @@ class CausalAttention(AttentionModule):
         >>> headway.CausalAttention.from_state_dict(state).w_query.shape
         (3, 2)
         """
-        return cls(**names.read_head(state, prefix))
+        weights: dict[str, Any] = {**names.read_head(state, prefix)}
+        return cls(**weights)
 
     def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
         """The weights as fresh arrays under the course's names, in torch's (out, in) orientation.

@@ -40,7 +40,7 @@ _LISTED = 16  # names written out in an error text
 class Parts(NamedTuple):
     """What a state dict holds, under the names of the modules' arguments."""
 
-    heads: list[dict[str, Array]]  # one head after another, or empty:
+    heads: list[dict[str, Any]]  # one head after another, or empty:
     merged: dict[str, Array]  # all heads side by side
     output: dict[str, Array]  # w_out and b_out where there are any
 
@@ -77,7 +77,7 @@ def read_heads(state: Mapping[str, Any], prefix: str) -> Parts:
     }
     found = _read(keys, names | _OUTPUT_NAMES)
     output = _pop_output(found)
-    heads: list[dict[str, Array]] = [{} for _ in range(count)]
+    heads: list[dict[str, Any]] = [{} for _ in range(count)]
     for name_and_head, array in found.items():
         name, head = name_and_head.split()
         heads[int(head)][name] = array
