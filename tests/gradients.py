@@ -158,18 +158,20 @@ def terms_of(step: Step) -> dict[str, float]:
     group = q.shape[1] // max(k.shape[1], 1)
     options = dict(step.options)
     arrays = step.q.astype(np.float64), step.k.astype(np.float64)
+    most = 1.0 / (1.0 - options.pop("dropout", 0.0))  # what a weight that is kept counts
+    options.pop("seed", None)
     scores = headway.reference.attention_scores(*arrays, **options)
     lse = np.where(step.lse == -np.inf, 0.0, step.lse).astype(np.float64)[..., None]
     weights = np.exp(scores - lse)
     above = (grad_out * out).sum(axis=3, keepdims=True)
     if step.grad_lse is not None:
         above = above + np.abs(step.grad_lse[..., None])
-    terms = weights * (grad_out @ np.repeat(v, group, axis=1).swapaxes(2, 3) + above)
+    terms = weights * (most * grad_out @ np.repeat(v, group, axis=1).swapaxes(2, 3) + above)
     scale = abs(options["scale"]) if options.get("scale") is not None else q.shape[3] ** -0.5
     found = {
         "dq": scale * terms @ np.repeat(k, group, axis=1),
         "dk": scale * _grouped(terms.swapaxes(2, 3) @ q, group),
-        "dv": _grouped(weights.swapaxes(2, 3) @ grad_out, group),
+        "dv": _grouped(most * weights.swapaxes(2, 3) @ grad_out, group),
     }
     if "sinks" in options:
         sinks = np.array(options["sinks"], np.float64)[:, None, None]

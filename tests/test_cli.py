@@ -7,36 +7,15 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import clean_environment
+from cli_runs import needs_posix, run, start
 
 import headway
 from headway import cli, demo_layer, demo_text, demo_walk
-
-needs_posix = pytest.mark.skipif(os.name != "posix", reason="this machine: not POSIX")
-
-
-def start(*arguments: str, env: dict[str, str | None] | None = None, **options: Any) -> Any:
-    return subprocess.Popen(
-        [sys.executable, "-m", "headway", *arguments],
-        env=clean_environment(env),
-        stdout=options.pop("stdout", subprocess.PIPE),
-        stderr=subprocess.PIPE,
-        **options,
-    )
-
-
-def run(*arguments: str, env: dict[str, str | None] | None = None) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command in a process of its own."""
-    with start(*arguments, env=env) as process:
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out.decode(), err.decode()
 
 
 @pytest.fixture
@@ -80,7 +59,7 @@ def test_info_tells_where_the_thread_count_comes_from() -> None:
     assert re.search(r"instruction set +scalar \(available: ", out)
 
 
-@pytest.mark.parametrize("command", ["info", "demo"])
+@pytest.mark.parametrize("command", ["info", "demo", "check", "bench"])
 def test_a_wrong_setting_is_told_in_one_line(command: str) -> None:
     code, out, err = run(command, env={"HEADWAY_ISA": "mmx"})
     assert (code, out) == (2, "")
@@ -261,7 +240,8 @@ def test_a_reader_that_goes_away_ends_the_demo_quietly() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
-    for arguments in (["--help"], [], ["info"]):
+    one_check = ["check", "--isa", "scalar", "--dtype", "float64"]
+    for arguments in (["--help"], [], ["info"], ["cost"], ["cost", "--json"], one_check):
         read, write = os.pipe()
         os.close(read)
         with start(*arguments, stdout=write) as process:
@@ -285,27 +265,3 @@ def test_ctrl_c_ends_with_one_line() -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (130, b"headway: interrupted\n")
-
-
-# Use ----------------------------------------------------------------------------------------------
-
-
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("usage: headway ")
-    assert "demo" in out
-    assert "info" in out
-    for arguments, text in ((["--version"], f"headway {headway.__version__}\n"), (["-h"], out)):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(arguments)
-        assert ended.value.code == 0
-        assert capsys.readouterr().out == text
-
-
-@pytest.mark.parametrize("arguments", [["nope"], ["info", "x"], ["demo", "a", "b"], ["--nope"]])
-def test_wrong_use(arguments: list[str]) -> None:
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert "usage: headway" in err
-    assert "Traceback" not in err

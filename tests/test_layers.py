@@ -17,7 +17,17 @@ CPP = ROOT / "cpp"
 PYTHON = ROOT / "python" / "headway"
 
 #: The extras: what the base install does without. They may use the face and third parties.
-EXTRAS = ("interop/", "distributed/", "plotting.py", "cli.py", "__main__.py", "storage.py")
+EXTRAS = (
+    "interop/",
+    "distributed/",
+    "benchmark/",
+    "commands/",
+    "cost_plot.py",
+    "plotting.py",
+    "cli.py",
+    "__main__.py",
+    "storage.py",
+)
 
 #: Headers of the C++ standard library have neither a folder nor an ending.
 STANDARD = re.compile(r"[a-z0-9_]+")
@@ -184,8 +194,19 @@ def test_imports_go_downwards() -> None:
         ("functional.py", "torch", False, False),
         ("modules.py", "headway.cli", False, False),
         ("cli.py", "headway", False, True),
+        ("cli.py", "headway.commands.run_info", False, True),
+        ("commands/run_info.py", "rich", True, True),
+        ("commands/run_info.py", "rich", False, False),
+        ("functional.py", "headway.commands", False, False),
         ("interop/torch.py", "torch", True, True),
         ("interop/torch.py", "torch", False, False),
+        ("interop/onnx.py", "onnx", True, True),
+        ("interop/onnx.py", "onnx", False, False),
+        ("interop/transformers.py", "transformers", False, False),
+        ("interop/jax.py", "jax", False, False),
+        ("interop/_jax_host.py", "jax", True, True),
+        ("interop/onnx.py", "headway.functional", False, True),
+        ("functional.py", "headway.interop.onnx", False, False),
     ],
 )
 def test_the_table_of_imports(file: str, name: str, inside: bool, allowed: bool) -> None:

@@ -147,7 +147,7 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
 
   const auto never = [] { return false; };
   attention(p, never);
-  const double error = context_error(p);
+  const double error = context_error(p), gradient = gradient_error(p, at_end);
   double score_error = 0, weight_error = 0;
   if (!c.packed) {
     p.out = view(weights, c.heads, c.queries, c.keys);
@@ -158,13 +158,14 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
     attention_scores(p, ScoreStage::kMasked, never);
     score_error = matrix_error(p, wide_kind, false);
   }
-  if (error <= tolerance(kind) && weight_error <= tolerance(kind) && score_error <= tolerance(wide_kind)) return true;
+  if (error <= tolerance(kind) && weight_error <= tolerance(kind) && score_error <= tolerance(wide_kind) &&
+      gradient <= 1) return true;
   const auto number = [](auto n) { return static_cast<int>(n); };
   std::printf("FAILED options %s kind %d queries %d keys %d left %g right %g ahead %d cap %g dropout %g slopes %d sinks %d lengths %d "
-              "packed %d apart %d mask %d of kind %d: errors %g, weights %g, scores %g\n", kernels().name, number(kind),
+              "packed %d apart %d mask %d of kind %d: errors %g, weights %g, scores %g, gradients %g\n", kernels().name, number(kind),
               number(c.queries), number(c.keys), static_cast<double>(c.left), static_cast<double>(c.right),
               number(c.ahead), c.softcap, c.dropout, c.slopes, c.sinks, c.lengths, c.packed, c.apart, number(c.mask),
-              number(c.mask_kind), error, weight_error, score_error);
+              number(c.mask_kind), error, weight_error, score_error, gradient);
   return false;
 }
 

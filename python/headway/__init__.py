@@ -10,6 +10,8 @@
 from . import reference
 from ._version import __version__
 from .cache import KVCache
+from .cost_record import Cost
+from .costs import cost
 from .functional import attention
 from .gradients import attention_backward, attention_varlen_backward
 from .layer_gradients import Gradients
@@ -33,6 +35,7 @@ from .slopes import alibi_slopes
 
 __all__ = [
     "CausalAttention",
+    "Cost",
     "Gradients",
     "KVCache",
     "MultiHeadAttention",
@@ -48,6 +51,7 @@ __all__ = [
     "attention_varlen_backward",
     "attention_weights",
     "available_isas",
+    "cost",
     "get_num_threads",
     "info",
     "isa",

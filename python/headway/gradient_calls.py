@@ -50,12 +50,14 @@ def check_backward(
     saved: tuple[Any, Any, Any, Any],
     sinks_grad: Any,
     mask_grad: Any,
+    drops: tuple[Any, Any],
 ) -> tuple[Call, Saved]:
     """Check one call of the backward pass.
 
-    ``given`` is as for :func:`check_attention`; ``saved`` is grad_out, out, lse and grad_lse.
+    ``given`` is as for :func:`check_attention`; ``saved`` is grad_out, out, lse and grad_lse;
+    ``drops`` is dropout and seed.
     """
-    call = check_attention(q, k, v, causal, align, scale, layout, given)
+    call = check_attention(q, k, v, causal, align, scale, layout, given, None, False, *drops)
     _check_wanted(call.options, sinks_grad, mask_grad)
     return call, _check_saved(call, str(layout), saved)
 
@@ -72,10 +74,11 @@ def check_packed_backward(
     given: tuple[Any, Any, Any, Any],
     saved: tuple[Any, Any, Any, Any],
     sinks_grad: Any,
+    drops: tuple[Any, Any],
 ) -> tuple[Call, Saved, Array, Array]:
     """Check one call of the backward pass on packed sequences, as :func:`check_packed` does."""
     call, queries, keys = check_packed(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, None, False
+        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, None, False, *drops
     )
     _check_wanted(call.options, sinks_grad, False)
     return call, _check_saved(call, "BTHD", saved), queries, keys

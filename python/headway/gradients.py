@@ -52,6 +52,8 @@ def attention_backward(
     sinks: Numbers | None = None,
     kv_lengths: Integers | None = None,
     layout: str = "BHTD",
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Array, ...]:
     """Gradients of a loss by q, k and v, and by sinks and a float mask where asked for.
 
@@ -79,6 +81,8 @@ def attention_backward(
         Return the gradient by a float `mask`, too.
     causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths, layout
         Those of the forward pass, as in :func:`attention`.
+    dropout, seed
+        Those of the forward pass: the same weights are dropped again.
 
     Returns
     -------
@@ -115,6 +119,9 @@ def attention_backward(
         dq = scale * dx @ k
         dk = scale * dx.T @ q
         dsinks = sum over the queries of exp(sink - lse) * (grad_lse - sum(grad_out * out))
+
+    Dropout multiplies ``p`` in the first line, and ``grad_out @ v.T``, by 0 or
+    ``1 / (1 - dropout)``.
 
     Dao, "FlashAttention-2" (2023, arXiv:2307.08691), section 2.3 and algorithm 2; the softmax's
     derivative by one number for each row: Rabe and Staats (2021, arXiv:2112.05682) and Dao et al.,
@@ -160,7 +167,18 @@ def attention_backward(
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     given_rows = grad_out, out, lse, grad_lse
     call, saved = check_backward(
-        q, k, v, causal, align, scale, layout, given, given_rows, sinks_grad, mask_grad
+        q,
+        k,
+        v,
+        causal,
+        align,
+        scale,
+        layout,
+        given,
+        given_rows,
+        sinks_grad,
+        mask_grad,
+        (dropout, seed),
     )
     results = _gradients(_core.attention_backward, call, saved, layout, sinks_grad, sinks)
     if mask_grad:
@@ -187,6 +205,8 @@ def attention_varlen_backward(
     softcap: float | None = None,
     alibi_slopes: Numbers | None = None,
     sinks: Numbers | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Array, ...]:
     """Gradients of a loss by packed q, k and v: :func:`attention_backward` of each sequence alone.
 
@@ -207,7 +227,7 @@ def attention_varlen_backward(
         Gradient of the loss by `lse`, in its dtype. Default: the loss does not use it.
     sinks_grad : bool, default False
         Return the gradient by `sinks`, too.
-    causal, align, scale, window, softcap, alibi_slopes, sinks
+    causal, align, scale, window, softcap, alibi_slopes, sinks, dropout, seed
         Those of the forward pass, as in :func:`attention_varlen`.
 
     Returns
@@ -244,7 +264,18 @@ def attention_varlen_backward(
     given = window, softcap, alibi_slopes, sinks
     given_rows = grad_out, out, lse, grad_lse
     call, saved, queries, keys = check_packed_backward(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, given_rows, sinks_grad
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        causal,
+        align,
+        scale,
+        given,
+        given_rows,
+        sinks_grad,
+        (dropout, seed),
     )
     function = _core.attention_varlen_backward
     return tuple(_gradients(function, call, saved, "BTHD", sinks_grad, sinks, queries, keys))

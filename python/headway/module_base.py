@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arrays import Array, ArrayInput, empty_result, readable
+from .costs import ModuleCost
 from .functional import attention
 from .module_backward import Places
 from .module_files import ModuleFiles
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .cache import KVCache
 
 
-class AttentionModule(ModuleTraining, ModuleFiles):
+class AttentionModule(ModuleTraining, ModuleFiles, ModuleCost):
     """Base of the modules. ``_weights`` holds read-only arrays by the name of their argument.
 
     They are views of the weights of the projections: one for Q, K and V, one for the output.

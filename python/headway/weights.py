@@ -194,7 +194,7 @@ def draw(
     rows of the weight (for a bias: of its weight). They are drawn in float64 in one fixed order,
     so the seed decides them, and all dtypes get the same numbers but for rounding.
     """
-    kind = _checked_dtype(dtype)
+    kind = checked_dtype(dtype)
     rng = np.random.default_rng(None if seed is None else checked_size("seed", seed, 0))
 
     def uniform(rows: int, *shape: int) -> Array:
@@ -210,7 +210,8 @@ def draw(
     return drawn
 
 
-def _checked_dtype(dtype: Any) -> Any:
+def checked_dtype(dtype: Any) -> Any:
+    """The dtype, one of the four, by itself or by its name."""
     if isinstance(dtype, str) and dtype == "bfloat16":
         from .storage import bfloat16
 
