@@ -14,6 +14,7 @@ from .cost_record import Cost
 from .costs import cost
 from .functional import attention
 from .gradients import attention_backward, attention_varlen_backward
+from .layer_gradients import Gradients
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
@@ -35,6 +36,7 @@ from .slopes import alibi_slopes
 __all__ = [
     "CausalAttention",
     "Cost",
+    "Gradients",
     "KVCache",
     "MultiHeadAttention",
     "PagedKVCache",
