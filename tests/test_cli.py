@@ -97,7 +97,7 @@ def test_the_demo_prints_what_the_modules_compute(
     out = capsys.readouterr().out
     text = demo_text.read_text(None)
     assert 2000 < text.num_characters < 6000
-    x = demo_walk._embed(text.tokens[:8], sorted(set(text.tokens)))
+    x = demo_text.embed(text.tokens[:8], sorted(set(text.tokens)))
     stacked = headway.StackedMultiHeadAttention.init(6, 6, num_heads=2)
     for block in (x, stacked(x)[:, :3], stacked(x)[:, 3:]):
         for row in block:
@@ -206,19 +206,6 @@ def test_a_wrong_result_is_an_exit_code(
 
 
 # The screen ---------------------------------------------------------------------------------------
-
-
-def test_labels_fill_their_columns() -> None:
-    for token, width, encoding, shown in (
-        ("word", 6, "utf-8", "word  "),
-        ("longer-than", 6, "utf-8", "longer"),
-        ("wört", 6, "ascii", "w?rt  "),
-        ("注意力", 5, "utf-8", "注意 "),
-        ("注意力", 5, "ascii", "???  "),
-        ("e\u0301a", 3, "utf-8", "ea "),
-        ("a\x1b[1m\u200b", 7, "utf-8", "a?[1m? "),
-    ):
-        assert demo_text.fit(token, width, encoding) == shown
 
 
 def test_a_terminal_without_the_characters_of_the_text(tmp_path: Path) -> None:

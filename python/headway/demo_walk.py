@@ -8,14 +8,12 @@ import numpy as np
 from . import reference
 from ._version import __version__
 from .arrays import Array
-from .demo_text import Text, fit
+from .demo_text import D_IN, MOST_TOKENS, SHOWN, Text, embed
 from .matrices import attention_scores, attention_weights
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
+from .terminal import fit
 
-D_IN, NUM_HEADS, HEAD_DIM = 6, 2, 3
-SHOWN = 8  # tokens whose every number is printed
-MOST_TOKENS = 1024  # tokens that go through the module
-SEED = 0
+NUM_HEADS, HEAD_DIM = 2, 3
 AGREE = 2e-5  # largest difference between float32 results, relative to the largest number
 LABEL = 10  # columns for a token
 
@@ -34,7 +32,7 @@ def walk(text: Text, encoding: str) -> Iterator[Step]:
     vocabulary = sorted(set(text.tokens))
     yield _title(text, vocabulary, labels, encoding)
 
-    x_whole = _embed(tokens, vocabulary)
+    x_whole = embed(tokens, vocabulary)
     x = x_whole[: len(labels)]
     yield Step(
         [
@@ -66,16 +64,6 @@ def walk(text: Text, encoding: str) -> Iterator[Step]:
 
 
 # What is computed ---------------------------------------------------------------------------------
-
-
-def _embed(tokens: list[str], vocabulary: list[str]) -> Array:
-    """(T, d_in) float32: a random row for the token plus a random row for its position."""
-    rng = np.random.default_rng(SEED)
-    by_position = rng.standard_normal((MOST_TOKENS, D_IN))
-    by_token = rng.standard_normal((len(vocabulary), D_IN))
-    number = {token: n for n, token in enumerate(vocabulary)}
-    rows = by_token[[number[token] for token in tokens]] + by_position[: len(tokens)]
-    return np.asarray(rows.astype(np.float32))
 
 
 def _qkv(head: CausalAttention, x: Array) -> tuple[Array, Array, Array]:
