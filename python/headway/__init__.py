@@ -28,6 +28,7 @@ from .runtime import (
     set_num_threads,
 )
 from .slopes import alibi_slopes
+from .tracing import Trace, trace
 
 __all__ = [
     "CausalAttention",
@@ -36,6 +37,7 @@ __all__ = [
     "PagedKVCache",
     "Projection",
     "StackedMultiHeadAttention",
+    "Trace",
     "__version__",
     "alibi_slopes",
     "attention",
@@ -52,6 +54,7 @@ __all__ = [
     "rotary_embedding",
     "set_isa",
     "set_num_threads",
+    "trace",
 ]
 
 

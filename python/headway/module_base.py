@@ -11,6 +11,7 @@ import numpy as np
 
 from .arrays import Array, ArrayInput, readable
 from .module_cache import call_with_cache
+from .module_trace import ModuleTrace
 from .packed_weights import packed_side_by_side
 from .projection import Projection
 from .weights import KINDS, check_shape, checked
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .cache import KVCache
 
 
-class AttentionModule(ABC):
+class AttentionModule(ModuleTrace, ABC):
     """Base of the modules. ``_weights`` holds read-only arrays by the name of their argument.
 
     They are views of the weights of the projections: one for Q, K and V, one for the output.
@@ -247,10 +248,6 @@ class AttentionModule(ABC):
         ----------
         path : str or path
             Where to write; an existing file is replaced.
-
-        Returns
-        -------
-        None
 
         Raises
         ------
