@@ -27,7 +27,7 @@ def test_keys_are_numbered_and_queries_stand_at_keys() -> None:
 
 def test_queries_are_called_like_the_key_at_their_position() -> None:
     assert traced(tokens=(3, 5)).labels.queries == [["2", "3", "4"]]
-    assert headway.trace(*make_qkv(1, "float32", tokens=(3, 5)), tokens=WORDS).labels == (
+    assert headway.trace(*make_qkv(1, "float32", tokens=(3, 5)), tokens=WORDS).labels[:2] == (
         [WORDS],
         [["c", "d", "e"]],
     )
@@ -41,14 +41,14 @@ def test_names_of_queries_and_of_batch_entries() -> None:
     q, k, v = make_qkv(1, "float32", batch=2, tokens=(2, 3))
     lists = [["a", "b", "c"], ["x", "y", "z"]]
     labels = headway.trace(q, k, v, tokens=lists, kv_lengths=[3, 2]).labels
-    assert labels == (lists, [["b", "c"], ["x", "y"]])
+    assert labels[:2] == (lists, [["b", "c"], ["x", "y"]])
     labels = headway.trace(q, k, v, tokens=lists[0], query_tokens=["?", "!"]).labels
-    assert labels == ([lists[0]] * 2, [["?", "!"]] * 2)
+    assert labels[:2] == ([lists[0]] * 2, [["?", "!"]] * 2)
     labels = headway.trace(q, k, v, tokens=np.array(lists), query_tokens=("?", "!")).labels
     assert labels.keys == lists
     module = headway.MultiHeadAttention.init(4, 4, num_heads=2)
     labels = module.trace(np.ones((2, 3, 4), np.float32), tokens=lists).labels
-    assert labels == (lists, lists)
+    assert labels[:2] == (lists, lists)
 
 
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {

@@ -12,6 +12,7 @@ class Labels(NamedTuple):
 
     keys: list[list[str]]
     queries: list[list[str]]
+    numbered: bool = False  # whether both are key positions, for want of names
 
 
 def make_labels(tokens: Any, query_tokens: Any, tq: int, tk: int, offsets: Sequence[int]) -> Labels:
@@ -29,7 +30,7 @@ def make_labels(tokens: Any, query_tokens: Any, tq: int, tk: int, offsets: Seque
             [names[p] if 0 <= p < tk else str(p) for p in range(start, start + tq)]
             for names, start in zip(keys, offsets, strict=True)
         ]
-    return Labels(keys, queries)
+    return Labels(keys, queries, tokens is None and query_tokens is None)
 
 
 def _checked(name: str, tokens: Any, count: int, batch: int, what: str) -> list[list[str]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from . import runtime
@@ -183,3 +184,53 @@ class Trace:
         columns = None if width is None else integer("width", width)
         terminal = this_terminal(columns, color, ascii)
         return "\n".join(walk(self, terminal, batch_entry(batch, self.num_batches)))
+
+    def to_html(self, path: str | os.PathLike[str] | None = None, *, batch: int = 0) -> str:
+        """A page to look at: the way from x to Z, and the weights of every head.
+
+        One file in HTML with inline SVG and CSS. It loads nothing, needs no script, and adapts to
+        narrow and wide, light and dark screens. Values are shown where the pointer rests, and as
+        tables. Matrices of more than some dozen rows or columns are aggregated: a cell then is the
+        weight that a query of its block gives to the keys of its block, on average.
+
+        Parameters
+        ----------
+        path : str or path, optional
+            Where to write the page, too, in UTF-8; an existing file is replaced.
+        batch : int, default 0
+            The batch entry that is shown.
+
+        Returns
+        -------
+        str
+            The page.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `batch` is no int, or not a batch entry.
+        OSError
+            If the file cannot be written.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import headway
+        >>> x = np.ones((3, 4))
+        >>> page = headway.trace(x, x, x, tokens=["<b>", "&", "c"]).to_html()
+        >>> "<b>" in page, "&lt;b&gt;" in page
+        (False, True)
+        """
+        from .trace_html import page
+
+        text = page(self, batch_entry(batch, self.num_batches))
+        if path is not None:
+            with open(path, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        return text
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the page without its frame."""
+        from .trace_html import fragment
+
+        return fragment(self, 0) if self.num_batches else None
