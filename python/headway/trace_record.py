@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from . import runtime
 from .arrays import Array
@@ -11,6 +12,9 @@ from .terminal import this_terminal
 from .trace_build import ALLOWED, compare
 from .trace_labels import Labels, batch_entry, integer
 from .trace_steps import Step
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Trace:
@@ -234,3 +238,61 @@ class Trace:
         from .trace_html import fragment
 
         return fragment(self, 0) if self.num_batches else None
+
+    def plot(self, *, batch: int = 0) -> Figure:
+        """A picture of the way from x to Z, and of the weights of every head.
+
+        Parameters
+        ----------
+        batch : int, default 0
+            The batch entry that is shown.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A figure of ``matplotlib.pyplot``.
+
+        Raises
+        ------
+        ImportError
+            If the package ``matplotlib`` is not installed: ``pip install 'headway[plot]'``.
+        TypeError, ValueError
+            If `batch` is no int, or not a batch entry.
+
+        Examples
+        --------
+        >>> trace.plot().savefig("trace.png")  # doctest: +SKIP
+        """
+        from . import plotting
+
+        return plotting.plot_trace(self, batch_entry(batch, self.num_batches))
+
+    def to_bertviz(self, *, batch: int = 0) -> tuple[tuple[Any, ...], list[str]]:
+        """The weights as bertviz takes them: ``head_view(*trace.to_bertviz())``.
+
+        Parameters
+        ----------
+        batch : int, default 0
+            The batch entry.
+
+        Returns
+        -------
+        attention : tuple of one torch.Tensor, (1, H, T, T)
+            The weights of all heads, one entry for the one layer; float32.
+        tokens : list of str
+            The names of the T tokens.
+
+        Raises
+        ------
+        ImportError
+            If the package ``torch`` is not installed: ``pip install torch``.
+        TypeError, ValueError
+            If `batch` is no int or not a batch entry, or there are not as many queries as keys.
+
+        Examples
+        --------
+        >>> bertviz.head_view(*trace.to_bertviz())  # doctest: +SKIP
+        """
+        from . import plotting
+
+        return plotting.bertviz_arguments(self, batch_entry(batch, self.num_batches))
