@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import runtime
 from .arrays import Array
-from .terminal import this_terminal
 from .trace_build import ALLOWED, compare
 from .trace_labels import Labels, batch_entry, integer
 from .trace_steps import Step
@@ -183,6 +182,7 @@ class Trace:
         sat    0.50  0.50    0.00  0.00
         ...
         """
+        from .terminal import this_terminal
         from .trace_text import walk
 
         columns = None if width is None else integer("width", width)

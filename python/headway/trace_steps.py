@@ -1,7 +1,6 @@
 """A step of a trace: one object on the way, its name, formula and meaning."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy as np
 from .arrays import Array
 
 
-@dataclass(frozen=True, eq=False)
 class Step:
     """One object on the way through attention.
 
@@ -40,12 +38,23 @@ class Step:
     array([1., 1., 1.], dtype=float32)
     """
 
-    name: str
-    array: Array
-    formula: str
-    about: str
-    axes: tuple[str, ...]
-    head: int | None = None
+    __slots__ = ("about", "array", "axes", "formula", "head", "name")
+
+    def __init__(
+        self,
+        name: str,
+        array: Array,
+        formula: str,
+        about: str,
+        axes: tuple[str, ...],
+        head: int | None = None,
+    ) -> None:
+        self.name = name
+        self.array = array
+        self.formula = formula
+        self.about = about
+        self.axes = axes
+        self.head = head
 
     @property
     def kind(self) -> str:
