@@ -76,7 +76,7 @@ def test_the_demo_as_users_run_it() -> None:
     text = out.decode("ascii")
     assert max(len(line) for line in text.splitlines()) <= 79
     for part in (
-        "x, the embedded tokens: (8, 6)",
+        "x (8, 6)\n    The embedded tokens",
         "All three agree",
         "the same to the bit",
         "12 heads, 1,024 tokens, 768 wide",
@@ -84,7 +84,12 @@ def test_the_demo_as_users_run_it() -> None:
     ):
         assert part in text
     for n in (1, 2):
-        for part in (f"Head {n}: queries, keys", f"Head {n}: scores", f"Z_{n} = weights @ V"):
+        for part in (
+            f"Head {n} -",
+            f"Q_{n} (8, 3) = x @ w_query_{n}",
+            f"scores_{n} (8, 8) = Q_{n} @ K_{n}.T",
+            f"Z_{n} (8, 3) = weights_{n} @ V_{n}",
+        ):
             assert part in text
     assert re.search(r"^attention +(\d+\.\d\d +){4}\d+\.\dx", text, re.MULTILINE)
     assert re.search(r"^whole layer +(\d+\.\d\d +){4}\d+\.\dx", text, re.MULTILINE)
@@ -217,7 +222,7 @@ def test_a_terminal_without_the_characters_of_the_text(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
     text = seen.decode("ascii")
     assert "w?rter : ??? ? ? [ 31m" in text
-    assert re.search(r"^w\?rter    ( +-?\d\.\d\d){6}$", text, re.MULTILINE)
+    assert re.search(r"^w\?rter +( +-?\d\.\d\d){6}$", text, re.MULTILINE)
 
 
 @needs_posix
