@@ -214,6 +214,15 @@ def test_a_hidden_nan_stays_hidden() -> None:
     assert trace.agrees
 
 
+def test_a_row_of_scores_of_minus_infinity_is_empty() -> None:
+    q, k, v = np.full((1, 2), -np.inf), np.ones((3, 2)), np.full((3, 2), np.nan)
+    trace = headway.trace(q, k, v)
+    assert trace["mask_1"].array.all()
+    assert not trace["weights_1"].array.any()
+    np.testing.assert_array_equal(trace["Z"].array, 0.0)
+    assert trace.agrees
+
+
 def test_a_finite_mask_stays_finite() -> None:
     q, k, v = make_qkv(8, "float32", tokens=(2, 2))
     trace = headway.trace(q, k, v, mask=np.array([[0, 0], [-1e300, -1e300]]))

@@ -68,6 +68,12 @@ def test_weights_have_one_scale_and_hidden_cells_are_hatched() -> None:
     np.testing.assert_array_equal(mask.images[0].get_array().mask, shown.mask)
 
 
+def test_the_scale_does_not_follow_the_largest_weight() -> None:
+    x = np.zeros((4, 2))
+    trace = headway.trace(x, x, x, causal=False)
+    assert titled(drawn(trace), "weights of head 1").images[0].get_clim() == (0.0, 1.0)
+
+
 def test_tokens_stand_on_both_axes() -> None:
     axes = titled(drawn(a_call()), "weights of head 2")
     names = ["the", r"\$x_1\$", "a-rather-lo…", r"'\n'", "end"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_CELLS = 4800  # cells of all pictures of weights together
 LARGEST, SMALLEST = 40, 8  # cells along one side of a picture of weights
 MOST_HEADS = 16  # heads with a picture of their weights
-STRIP_HEADS, STRIP_SIDE = 4, 12  # heads whose way is drawn; cells along a side there
+STRIP_HEADS, STRIP_SIDE = 4, 16  # heads whose way is drawn; cells along a side there
 TABLE_SIDE = 16  # rows and columns of a table of numbers
 
 STRIP = (("Q", "K", "V"), ("scores",), ("mask",), ("weights",), ("Z",))
@@ -90,6 +90,10 @@ def _way(trace: Trace, batch: int, hatch: str) -> list[Markup]:
         "Rows are tokens. Blue is positive, orange negative, and stronger is larger; hatched cells "
         "are hidden. A value is shown where the pointer rests."
     )
+    if max((max(step.matrix(batch).shape) for step in trace), default=0) > STRIP_SIDE:
+        words += (
+            " A cell of a large matrix is the mean of a block; of weights, what it gives to one."
+        )
     parts = [element("h2", "The way, head by head"), element("p", words, class_="soft")]
     for n in range(1, min(trace.num_heads, STRIP_HEADS) + 1):
         groups = [[f"{kind}_{n}" for kind in kinds] for kinds in STRIP]
