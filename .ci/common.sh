@@ -21,9 +21,10 @@ test_clone() {
     if [ ! -d "$WORK/test" ]; then
         fresh_clone "$WORK/test"
         python3 -m venv "$WORK/test/.venv"
-        (cd "$WORK/test" && .venv/bin/pip install '.[test,bench,plot]')
+        (cd "$WORK/test" && .venv/bin/pip install '.[test,bench,plot,cli]')
     fi
-    "$WORK/test/.venv/bin/pip" install -r "$ROOT/.ci/requirements-torch.txt" threadpoolctl tqdm matplotlib
+    "$WORK/test/.venv/bin/pip" install -r "$ROOT/.ci/requirements-torch.txt" threadpoolctl tqdm matplotlib \
+        rich onnxruntime
     touch "$WORK/test.ready"
 }
 

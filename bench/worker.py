@@ -5,29 +5,28 @@ One JSON object a line, in and out. It is started by ``processes.py``.
 
 from __future__ import annotations
 
-import gc
 import importlib
-import json
-import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+import coreless  # noqa: F401
 import numpy as np
 from inputs import error_of, make_inputs
-from rivals import MODULES, Prepared, Unsupported
+from rivals import MODULES
 from rows import Row
 
-Message = dict[str, Any]
+from headway.timing import worker
+from headway.timing.worker import Message
 
 
-class Worker:
+class Contestants(worker.Worker):
     """The contestants of one module, and the calls that are prepared."""
 
     def __init__(self, family: str) -> None:
+        super().__init__()
         self.module: Any = importlib.import_module(MODULES[family])
-        self.prepared: dict[str, Prepared] = {}
 
     def hello(self, _: Message) -> Message:
         """Versions, threads and, where there is one, the BLAS."""
@@ -58,30 +57,12 @@ class Worker:
         return {"error": error, "note": made.note, "facts": made.facts, **times}
 
     def burst(self, message: Message) -> Message:
-        """Wall seconds of a few calls (of `inner` calls each) and CPU seconds per call."""
+        """As every worker; a program with a clock of its own times itself."""
         made = self.prepared[message["contestant"]]
-        if made.timed is not None:
-            wall, calls = made.timed(message["length"])
-            return {"wall": wall, "cpu": None, "calls": calls}
-        call, inner = made.call, message["inner"]
-        clock = time.perf_counter
-        for _ in range(message["wake"]):
-            call()
-        wall = []
-        cpu = time.process_time()
-        for _ in range(message["count"]):
-            start = clock()
-            for _ in range(inner):
-                call()
-            wall.append((clock() - start) / inner)
-        calls = message["count"] * inner
-        return {"wall": wall, "cpu": (time.process_time() - cpu) / calls, "calls": calls}
-
-    def drop(self, _: Message) -> Message:
-        """Forget all calls and their arrays."""
-        self.prepared.clear()
-        gc.collect()
-        return {}
+        if made.timed is None:
+            return super().burst(message)
+        wall, calls = made.timed(message["length"])
+        return {"wall": wall, "cpu": None, "calls": calls}
 
     def peak(self, message: Message) -> Message:
         kind, isa = message["kind"], message["isa"]
@@ -104,55 +85,8 @@ def build_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def answer(worker: Worker, line: str) -> Message:
-    message = json.loads(line)
-    try:
-        said: Message = getattr(worker, message["do"])(message)
-    except Unsupported as refusal:
-        return {"unsupported": str(refusal)}
-    except Exception as error:
-        text = " ".join(str(error).split())
-        return {"failed": f"{type(error).__name__}: {text}"[:200]}
-    return said
-
-
-def limit(threads: int) -> None:
-    """Take as many CPUs as threads, and at most 60 % of the memory."""
-    if hasattr(os, "sched_setaffinity"):
-        usable = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, usable[-threads:])
-    if sys.platform == "linux":
-        import resource
-
-        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        most = pages * size * 6 // 10
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
-def serve(family: str, source: TextIO, target: TextIO) -> None:
-    def say(message: Message) -> None:
-        target.write(json.dumps(message) + "\n")
-        target.flush()
-
-    try:
-        worker = Worker(family)
-        say(worker.hello({}))
-    except ImportError as error:
-        say({"unsupported": f"not installed: {error.name or error}"})
-        return
-    except Exception as error:
-        say({"failed": f"{type(error).__name__}: {error}"[:200]})
-        return
-    for line in source:
-        say(answer(worker, line))
-
-
 def main() -> None:
-    limit(int(os.environ["OMP_NUM_THREADS"]))
-    # What libraries print goes to the log, not between the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    serve(sys.argv[1], sys.stdin, answers)
+    worker.main(lambda: Contestants(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -124,6 +124,7 @@ OPTIONS: dict[str, Callable[[Problem], Options]] = {
     "entry-aligns": _entry_starts,
     "all-keys": lambda p: {"causal": False},
     "scale": lambda p: {"scale": 0.7},
+    "dropout": lambda p: {"dropout": 0.3, "seed": 2**40 + p.seed},
 }
 
 #: Options that hide keys, alone and together.

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from bench_files import BENCH, module
 
+from headway.timing import turns
+
 inputs = module("inputs")
 machine = module("machine")
-measure = module("measure")
 rivals = module("rivals")
 rows = module("rows")
 study = module("rivals.study")
@@ -133,7 +134,7 @@ def test_what_stores_the_scores_refuses_long_rows() -> None:
 def test_a_turn_is_long_enough_and_short_enough(
     estimate: float, rounds: int, calls: int, inner: int
 ) -> None:
-    assert measure.turn(estimate, rounds)[:2] == (calls, inner)
+    assert turns.turn(estimate, rounds)[:2] == (calls, inner)
 
 
 def test_a_quicker_way_is_chosen_and_broken_ones_are_left_out() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_files import BENCH, module
+
+import headway
+from headway.timing import turns
 
 grid = module("grid")
 measure = module("measure")
@@ -89,8 +93,8 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (here / "main.py").write_text(program, encoding="utf-8")
     monkeypatch.setattr(processes, "WORKER", here / "main.py")
     monkeypatch.setattr(measure, "SETUP_LIMIT", 4.0)
-    monkeypatch.setattr(measure, "BURST_SECONDS", 0.002)
-    monkeypatch.setattr(measure, "CALLS", 4)
+    monkeypatch.setattr(turns, "BURST_SECONDS", 0.002)
+    monkeypatch.setattr(turns, "CALLS", 4)
     return tmp_path / "grid.json"
 
 
@@ -181,7 +185,7 @@ def test_the_real_workers_of_headway_and_numpy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tqdm")
-    monkeypatch.setattr(measure, "BURST_SECONDS", 0.002)
+    monkeypatch.setattr(turns, "BURST_SECONDS", 0.002)
     monkeypatch.setattr(measure, "PEAK_SECONDS", 0.01)
     monkeypatch.setattr(grid, "measure_bandwidth", lambda store, measurer: None)
     wanted = ["--rows", "tiny/float32/BTHD", "--only", "headway", "numpy"]
@@ -189,6 +193,22 @@ def test_the_real_workers_of_headway_and_numpy(
     found = data["rows"]["tiny/float32/BTHD"]
     assert all(entry["error"] < 2e-5 for entry in found["entries"].values())
     assert found["peaks"][f"{data['head']['isa']}/1/float32"] > 0
+
+
+def test_a_rival_s_process_holds_no_headway(tmp_path: Path) -> None:
+    program = (
+        "import json, sys; import worker; import rivals.plain_numpy; from machine import moment;"
+        "print(json.dumps([name for name in sys.modules if name.startswith('headway')]))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=BENCH, check=True, capture_output=True, text=True)
+    held = json.loads(done.stdout)
+    assert "headway" not in held
+    assert not any(name.startswith("headway._core") for name in held)
+    program = "import worker, headway; print(headway.isa())"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=BENCH, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() in headway.available_isas()
 
 
 def test_peaks_are_known_per_kind() -> None:
@@ -208,4 +228,3 @@ def test_peaks_are_known_per_kind() -> None:
             _core.read_bandwidth(0.01, 1, wrong)
     with pytest.raises(ValueError, match="threads"):
         _core.peak(0.01, 0, "float32")
-    assert sys.modules["headway"]

@@ -7,36 +7,15 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import clean_environment
+from cli_runs import needs_posix, run, start
 
 import headway
 from headway import cli, demo_layer, demo_text, demo_walk
-
-needs_posix = pytest.mark.skipif(os.name != "posix", reason="this machine: not POSIX")
-
-
-def start(*arguments: str, env: dict[str, str | None] | None = None, **options: Any) -> Any:
-    return subprocess.Popen(
-        [sys.executable, "-m", "headway", *arguments],
-        env=clean_environment(env),
-        stdout=options.pop("stdout", subprocess.PIPE),
-        stderr=subprocess.PIPE,
-        **options,
-    )
-
-
-def run(*arguments: str, env: dict[str, str | None] | None = None) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command in a process of its own."""
-    with start(*arguments, env=env) as process:
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out.decode(), err.decode()
 
 
 @pytest.fixture
@@ -80,7 +59,7 @@ def test_info_tells_where_the_thread_count_comes_from() -> None:
     assert re.search(r"instruction set +scalar \(available: ", out)
 
 
-@pytest.mark.parametrize("command", ["info", "demo"])
+@pytest.mark.parametrize("command", ["info", "demo", "check", "bench"])
 def test_a_wrong_setting_is_told_in_one_line(command: str) -> None:
     code, out, err = run(command, env={"HEADWAY_ISA": "mmx"})
     assert (code, out) == (2, "")
@@ -97,7 +76,7 @@ def test_the_demo_as_users_run_it() -> None:
     text = out.decode("ascii")
     assert max(len(line) for line in text.splitlines()) <= 79
     for part in (
-        "x, the embedded tokens: (8, 6)",
+        "x (8, 6)\n    The embedded tokens",
         "All three agree",
         "the same to the bit",
         "12 heads, 1,024 tokens, 768 wide",
@@ -105,7 +84,12 @@ def test_the_demo_as_users_run_it() -> None:
     ):
         assert part in text
     for n in (1, 2):
-        for part in (f"Head {n}: queries, keys", f"Head {n}: scores", f"Z_{n} = weights @ V"):
+        for part in (
+            f"Head {n} -",
+            f"Q_{n} (8, 3) = x @ w_query_{n}",
+            f"scores_{n} (8, 8) = Q_{n} @ K_{n}.T",
+            f"Z_{n} (8, 3) = weights_{n} @ V_{n}",
+        ):
             assert part in text
     assert re.search(r"^attention +(\d+\.\d\d +){4}\d+\.\dx", text, re.MULTILINE)
     assert re.search(r"^whole layer +(\d+\.\d\d +){4}\d+\.\dx", text, re.MULTILINE)
@@ -118,7 +102,7 @@ def test_the_demo_prints_what_the_modules_compute(
     out = capsys.readouterr().out
     text = demo_text.read_text(None)
     assert 2000 < text.num_characters < 6000
-    x = demo_walk._embed(text.tokens[:8], sorted(set(text.tokens)))
+    x = demo_text.embed(text.tokens[:8], sorted(set(text.tokens)))
     stacked = headway.StackedMultiHeadAttention.init(6, 6, num_heads=2)
     for block in (x, stacked(x)[:, :3], stacked(x)[:, 3:]):
         for row in block:
@@ -229,19 +213,6 @@ def test_a_wrong_result_is_an_exit_code(
 # The screen ---------------------------------------------------------------------------------------
 
 
-def test_labels_fill_their_columns() -> None:
-    for token, width, encoding, shown in (
-        ("word", 6, "utf-8", "word  "),
-        ("longer-than", 6, "utf-8", "longer"),
-        ("wört", 6, "ascii", "w?rt  "),
-        ("注意力", 5, "utf-8", "注意 "),
-        ("注意力", 5, "ascii", "???  "),
-        ("e\u0301a", 3, "utf-8", "ea "),
-        ("a\x1b[1m\u200b", 7, "utf-8", "a?[1m? "),
-    ):
-        assert demo_text.fit(token, width, encoding) == shown
-
-
 def test_a_terminal_without_the_characters_of_the_text(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("Wörter: 注意力 😀 \x1b[31m", encoding="utf-8")
@@ -251,7 +222,7 @@ def test_a_terminal_without_the_characters_of_the_text(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
     text = seen.decode("ascii")
     assert "w?rter : ??? ? ? [ 31m" in text
-    assert re.search(r"^w\?rter    ( +-?\d\.\d\d){6}$", text, re.MULTILINE)
+    assert re.search(r"^w\?rter +( +-?\d\.\d\d){6}$", text, re.MULTILINE)
 
 
 @needs_posix
@@ -261,7 +232,8 @@ def test_a_reader_that_goes_away_ends_the_demo_quietly() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
-    for arguments in (["--help"], [], ["info"]):
+    one_check = ["check", "--isa", "scalar", "--dtype", "float64"]
+    for arguments in (["--help"], [], ["info"], ["cost"], ["cost", "--json"], one_check):
         read, write = os.pipe()
         os.close(read)
         with start(*arguments, stdout=write) as process:
@@ -285,27 +257,3 @@ def test_ctrl_c_ends_with_one_line() -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (130, b"headway: interrupted\n")
-
-
-# Use ----------------------------------------------------------------------------------------------
-
-
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("usage: headway ")
-    assert "demo" in out
-    assert "info" in out
-    for arguments, text in ((["--version"], f"headway {headway.__version__}\n"), (["-h"], out)):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(arguments)
-        assert ended.value.code == 0
-        assert capsys.readouterr().out == text
-
-
-@pytest.mark.parametrize("arguments", [["nope"], ["info", "x"], ["demo", "a", "b"], ["--nope"]])
-def test_wrong_use(arguments: list[str]) -> None:
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert "usage: headway" in err
-    assert "Traceback" not in err

@@ -106,7 +106,7 @@ def test_nothing_is_copied_and_the_result_is_written_in_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[Any] = []
-    from headway.interop import torch_ops
+    from headway.interop import _torch_ops as torch_ops
 
     run, attention = torch_ops.attend_views, torch_ops.attention
 

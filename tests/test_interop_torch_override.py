@@ -116,7 +116,7 @@ def test_a_call_that_headway_cannot_serve_keeps_the_kernel_of_pytorch() -> None:
 
 
 def test_what_headway_cannot_read_or_compute_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headway.interop import torch_kernels
+    from headway.interop import _torch_kernels as torch_kernels
 
     q, k, v = inputs_of(torch, CASES["causal"])
     with override() as on:
@@ -157,7 +157,7 @@ def test_a_plain_call_lasts_without_a_reference() -> None:
     with override() as on:
         sdpa(q, k, v)
     assert on.calls == 1
-    from headway.interop import torch_kernels
+    from headway.interop import _torch_kernels as torch_kernels
 
     (kept,) = torch_kernels.tallies
     assert kept.calls == 1
@@ -186,7 +186,8 @@ def test_no_warning_reaches_the_user(recwarn: pytest.WarningsRecorder) -> None:
     [("name", "none"), ("arguments", "query key value"), ("library", r"no torch\.library\.get_")],
 )
 def test_another_version_of_pytorch(change: str, got: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headway.interop import torch_kernels, torch_override
+    from headway.interop import _torch_kernels as torch_kernels
+    from headway.interop import _torch_override as torch_override
 
     arguments = dict(torch_kernels.ARGUMENTS)
     if change == "name":

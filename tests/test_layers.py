@@ -17,7 +17,20 @@ CPP = ROOT / "cpp"
 PYTHON = ROOT / "python" / "headway"
 
 #: The extras: what the base install does without. They may use the face and third parties.
-EXTRAS = ("interop/", "distributed/", "plotting.py", "cli.py", "__main__.py", "storage.py")
+EXTRAS = (
+    "interop/",
+    "distributed/",
+    "benchmark/",
+    "commands/",
+    "cost_plot.py",
+    "plotting.py",
+    "cli.py",
+    "__main__.py",
+    "storage.py",
+)
+
+#: Packages that the modules of interop/ named after them import at once, to derive from a class.
+AT_ONCE = ("threadpoolctl", "torch")
 
 #: Headers of the C++ standard library have neither a folder nor an ending.
 STANDARD = re.compile(r"[a-z0-9_]+")
@@ -134,9 +147,10 @@ def allowed_import(file: str, name: str, inside_function: bool) -> bool:
         return extra or not to_extra or inside_function
     if top in sys.stdlib_module_names or top == "numpy":
         return True
-    # interop/torch*.py is imported only by who asks for torch, and may import it at once.
+    # Who imports interop/torch.py or interop/_torch_*.py asks for torch; they import it at once.
     folder, _, own = file.removesuffix(".py").partition("/")
-    return extra and (inside_function or (folder == "interop" and own.partition("_")[0] == top))
+    asked = folder == "interop" and own.lstrip("_").partition("_")[0] == top in AT_ONCE
+    return extra and (inside_function or asked)
 
 
 def imports(file: Path) -> list[tuple[str, bool]]:
@@ -186,13 +200,23 @@ def test_imports_go_downwards() -> None:
         ("functional.py", "torch", False, False),
         ("modules.py", "headway.cli", False, False),
         ("cli.py", "headway", False, True),
-        ("cli.py", "torch", False, False),
+        ("cli.py", "headway.commands.run_info", False, True),
+        ("commands/run_info.py", "rich", True, True),
+        ("commands/run_info.py", "rich", False, False),
+        ("functional.py", "headway.commands", False, False),
         ("interop/torch.py", "torch", True, True),
         ("interop/torch.py", "torch", False, True),
-        ("interop/torch_ops.py", "torch", False, True),
-        ("interop/torch.py", "jax", False, False),
-        ("interop/torch.py", "jax", True, True),
-        ("functional.py", "headway.interop.torch", False, False),
+        ("interop/_torch_ops.py", "torch", False, True),
+        ("interop/_torch_ops.py", "jax", False, False),
+        ("interop/threadpoolctl.py", "threadpoolctl", False, True),
+        ("cli.py", "torch", False, False),
+        ("interop/onnx.py", "onnx", True, True),
+        ("interop/onnx.py", "onnx", False, False),
+        ("interop/transformers.py", "transformers", False, False),
+        ("interop/jax.py", "jax", False, False),
+        ("interop/_jax_host.py", "jax", True, True),
+        ("interop/onnx.py", "headway.functional", False, True),
+        ("functional.py", "headway.interop.onnx", False, False),
     ],
 )
 def test_the_table_of_imports(file: str, name: str, inside: bool, allowed: bool) -> None:

@@ -179,3 +179,34 @@ def test_a_head_without_a_sink_has_no_gradient_by_it() -> None:
     found = gradients(q, k, v, {"sinks": np.array([0.5, -INF, 1.0, -INF])[:H]})
     assert (found["dsinks"][[1, 3]] == 0).all()
     assert np.isfinite(found["dsinks"]).all()
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+@pytest.mark.parametrize("name", ["none", "window", "lengths", "bool mask", "float mask", "all"])
+def test_what_an_option_hides_does_not_exist(name: str, bad: float) -> None:
+    """A key, and then a query, that is NaN: only who is seen or sees it has another gradient."""
+    q, k, v = problem()
+    options = OPTIONS[name]
+    out, lse = reference.attention(q, k, v, return_lse=True, **options)
+    seen = reference.attention_scores(q, k, **options) > -INF
+    arrays = {"grad_out": from_above(q, v)[0], "q": q, "k": k, "v": v, "out": out, "lse": lse}
+    clean = reference.attention_backward(**arrays, **options)
+
+    def check(which: tuple[str, ...], token: int, rows: Array) -> None:
+        changed = dict(arrays)
+        for x in which:
+            changed[x] = arrays[x].copy()
+            changed[x][:, :, token] = bad
+        found = reference.attention_backward(**changed, **options)
+        keys = (seen & rows[..., None]).any(axis=2)
+        keys = keys.reshape(len(keys), k.shape[1], -1, keys.shape[2]).any(axis=2)
+        for got, same, reached in zip(found, clean, (rows, keys, keys), strict=True):
+            np.testing.assert_allclose(got[~reached], same[~reached], rtol=1e-12, atol=1e-14)
+        assert np.isnan(found[0][rows]).all()
+
+    for j in range(k.shape[2]):
+        check(("k", "v"), j, seen[..., j])
+    for i in range(q.shape[2]):
+        rows = np.zeros(seen.shape[:3], bool)
+        rows[:, :, i] = seen[:, :, i].any(axis=2)
+        check(("q", "grad_out", "out"), i, rows)

@@ -132,7 +132,7 @@ def test_refused_with_a_text_that_helps(function: str, refusal: Refusal) -> None
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("option", ["mask", "kv_lengths", "layout", "dropout", "no_such_option"])
+@pytest.mark.parametrize("option", ["mask", "kv_lengths", "layout", "no_such_option"])
 def test_what_packed_calls_do_not_take(function: str, option: str) -> None:
     with pytest.raises(TypeError, match=option):
         FUNCTIONS[function](**packed(), **{option: None})

@@ -23,8 +23,11 @@ q = np.ones((1, 2, 5, 8), np.float32)
 v = np.arange(5, dtype=np.float32).reshape(1, 1, 5, 1).repeat(2, axis=1)
 out = headway.attention(q, q, v)
 assert np.allclose(out[0, 1, :, 0], [0, 0.5, 1, 1.5, 2]), out
-optional = {"torch", "ml_dtypes", "safetensors", "tqdm", "threadpoolctl", "matplotlib"}
+optional = {"torch", "ml_dtypes", "safetensors", "tqdm", "threadpoolctl", "matplotlib", "rich"}
 assert not optional & set(sys.modules), optional & set(sys.modules)
 print("headway", headway.__version__, headway.isa())
 PY
 clean/bin/headway demo >/dev/null
+clean/bin/headway cost --stage all
+clean/bin/headway check
+clean/bin/headway bench --rows prefill-128 --rounds 1

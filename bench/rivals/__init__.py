@@ -12,13 +12,11 @@ from typing import Any
 from inputs import Array, Inputs
 from rows import QUANTISED, Row
 
+from headway.timing.worker import Unsupported as Unsupported
+
 HALVES = ("float32", "bfloat16", "float16")
 MAX_SCORE_BYTES = 4 * 2**30
 """Contestants that store all scores are not asked to store more than this."""
-
-
-class Unsupported(Exception):
-    """The contestant has no such thing, or would not fit into memory; the text says which."""
 
 
 @dataclass

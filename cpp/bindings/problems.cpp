@@ -21,6 +21,9 @@ Options::Options(const py::handle& options, AttentionProblem& p, bool causal) {
   }
   p.slopes = numbers(options.attr("slopes"), slopes_, p.batch * p.num_heads, "slopes");
   p.sinks = numbers(options.attr("sinks"), sinks_, p.num_heads, "sinks");
+  p.dropout = options.attr("dropout").cast<double>();
+  p.seed = options.attr("seed").cast<std::uint64_t>();
+  expect(p.dropout >= 0 && p.dropout < 1, "dropout: 0 or more, less than 1");
   if (const py::object mask = options.attr("mask"); !mask.is_none()) read_mask(mask, options, p);
 }
 

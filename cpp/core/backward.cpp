@@ -32,7 +32,7 @@ class Backward {
   Backward(const BackwardProblem& problem, const InterruptCheck& interrupted)
       : problem_(problem),
         p_(problem.forward),
-        kernels_(backward_kernels(headway::kernels(), p_.kind)),
+        kernels_(backward_kernels(headway::kernels(), p_.kind, p_.wide_out || problem.scores.data != nullptr)),
         interrupted_(interrupted),
         threads_(threads_for(p_, num_threads())),
         group_(p_.num_heads / p_.num_kv_heads),
@@ -45,7 +45,7 @@ class Backward {
     deltas_.emplace(round_up(size * static_cast<std::size_t>(entries * p_.num_heads * tokens)));
     delta_ = TensorView{deltas_->data(), p_.query_begins != nullptr ? 0 : p_.num_heads * tokens, tokens, 1};
     blocks_ = (p_.num_queries * group_ + kernels_.rows_per_block - 1) / kernels_.rows_per_block;
-    block_bytes_ = round_up(size * static_cast<std::size_t>(kernels_.rows_per_block * p_.head_dim));
+    block_bytes_ = round_up(kernels_.sums_bytes(p_.head_dim));
     workspace_ = round_up(kernels_.workspace_bytes(p_.head_dim, p_.value_dim));
     // Too few units for the threads: these share the chunks of a unit.
     split_ = threads_ > 1 && problem.scores.data == nullptr && (units_ < 2 * threads_ || (units_ < 6 * threads_ && units_ % threads_ != 0));

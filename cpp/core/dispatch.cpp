@@ -66,9 +66,10 @@ const KindKernels& score_kernels(const KernelTable& table, ElementKind kind) {
   return own.store_scores != nullptr ? own : score_kernels(*table.base, kind);
 }
 
-const BackwardKernels& backward_kernels(const KernelTable& table, ElementKind kind) {
+const BackwardKernels& backward_kernels(const KernelTable& table, ElementKind kind, bool exact) {
   const BackwardKernels& own = table.backward[static_cast<int>(kind)];
-  return own.add_rows != nullptr ? own : backward_kernels(*table.base, kind);
+  const bool serves = own.add_rows != nullptr && (own.exact || !exact);
+  return serves ? own : backward_kernels(*table.base, kind, exact);
 }
 
 const ProjectionKernels& projection_kernels(const KernelTable& table, ElementKind kind) {

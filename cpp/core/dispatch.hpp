@@ -15,7 +15,7 @@ const KernelTable& kernels();
 // A table's kernels for one kind of element: its own, or those of the table it builds upon.
 const KindKernels& attention_kernels(const KernelTable& table, ElementKind kind);
 const KindKernels& score_kernels(const KernelTable& table, ElementKind kind);  // with store_scores
-const BackwardKernels& backward_kernels(const KernelTable& table, ElementKind kind);
+const BackwardKernels& backward_kernels(const KernelTable& table, ElementKind kind, bool exact);
 const ProjectionKernels& projection_kernels(const KernelTable& table, ElementKind kind);
 using Rotation = void (*)(const RotationTask& task);
 Rotation rotation_kernel(const KernelTable& table, ElementKind kind);

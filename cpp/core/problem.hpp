@@ -65,6 +65,8 @@ struct AttentionProblem {
   double softcap = 0;              // 0: none
   const double* slopes = nullptr;  // (batch, num_heads), or null
   const double* sinks = nullptr;   // (num_heads), or null
+  double dropout = 0;              // 0 .. 1, less than 1: the probability of a weight to be dropped
+  std::uint64_t seed = 0;          // of the dropout
   MaskView mask;
   PagesView pages;
 };

@@ -1,6 +1,8 @@
 #include "tasks.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <new>
 
 namespace headway {
@@ -17,6 +19,22 @@ void* offset(const TensorView& view, std::size_t size, std::int64_t batch, std::
 
 namespace {
 
+// The weights of query heads from `head` on. A weight is dropped with the probability rounded to a multiple of 2^-32, to
+// nearest, ties to even; never all of them.
+Dropout dropout_of(const AttentionProblem& p, std::int64_t batch, std::int64_t head) {
+  if (p.dropout == 0) return Dropout{};
+  constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
+  return Dropout{
+      .drops = true,
+      .threshold = static_cast<std::uint32_t>(std::min(std::nearbyint(p.dropout * 0x1p32), double{kMost})),
+      .seed_low = static_cast<std::uint32_t>(p.seed),
+      .seed_high = static_cast<std::uint32_t>(p.seed >> 32),
+      .batch = static_cast<std::uint32_t>(batch),
+      .head = static_cast<std::uint32_t>(head),
+      .scale = 1 / (1 - p.dropout),
+  };
+}
+
 ScoreOptions options_of(const AttentionProblem& p, std::int64_t batch, std::int64_t head) {
   const MaskView& mask = p.mask;
   const std::ptrdiff_t at = batch * mask.batch_stride + head * mask.head_stride;
@@ -31,6 +49,7 @@ ScoreOptions options_of(const AttentionProblem& p, std::int64_t batch, std::int6
       .mask_token_stride = mask.token_stride,
       .mask_head_stride = mask.head_stride,
       .mask_key_stride = mask.key_stride,
+      .dropout = dropout_of(p, batch, head),
   };
 }
 

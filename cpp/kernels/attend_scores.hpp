@@ -163,6 +163,7 @@ void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::
       weigh_zone<S, kVecs, kFirst, kEnd, false>(args, options, from, to);
     }
   });
+  if (drops_weights(task)) drop_block<S, kVecs>(args, edges, begin);
   const bool hides_some = (used != nullptr && used->hides) || !sees_all<S>(*args.panel, 0, block.offset + edges.begins[0], block.count) ||
                           !sees_all<S>(*args.panel, kLanes - S::kLanes, block.offset, block.count);
   const std::int64_t last = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;

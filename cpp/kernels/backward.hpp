@@ -111,7 +111,8 @@ void add_block(const BackwardTask& task, std::int64_t offset) {
   if (from >= to) return;
   to = (to + kKeysPerTile - 1) / kKeysPerTile * kKeysPerTile;
 
-  const bool shaped = w.shaped || forward.options.mask != nullptr || task.score_gradients != nullptr;
+  const bool drops = forward.options.dropout.drops;
+  const bool shaped = w.shaped || drops || forward.options.mask != nullptr || task.score_gradients != nullptr;
   RowProduct<Real> for_values{{}, {}, w.grad_rows, w.value_width, w.rows_finite}, for_keys{{}, {}, w.query_rows, w.head_width, w.rows_finite};
   bool shown = false;
   std::int64_t ends[kMostPanels][S::kPanelVecs];
@@ -128,9 +129,10 @@ void add_block(const BackwardTask& task, std::int64_t offset) {
       if (Shape<Real>(forward, w, ScoreStage::kWeights).capped) uncap_gradients<S>(w, gradients, to);
       shown = true;
     } else {
-      for (std::int64_t i = 0; i < to * kLanes; ++i) gradients.weights[i] = gradients.products[i] = 0;
+      for (std::int64_t i = 0; i < to * kLanes; ++i) gradients.weights[i] = gradients.products[i] = gradients.dropped[i] = 0;
     }
-    for_values.matrix[p] = for_values.weights[p] = for_keys.weights[p] = gradients.weights;
+    for_values.matrix[p] = drops ? gradients.dropped : gradients.weights;
+    for_values.weights[p] = for_keys.weights[p] = gradients.weights;
     for_keys.matrix[p] = gradients.products;
   }
   if (!shown || task.score_gradients != nullptr) return;
@@ -142,7 +144,7 @@ void add_block(const BackwardTask& task, std::int64_t offset) {
   for (int p = 0; p < w.num_panels; ++p) {
     const KeyProduct<Real> product{w.chunk_keys + offset * w.head_width, w.head_width, w.gradients[p].products, w.gradients[p].weights,
                                    from, to, ends[p], w.keys_finite};
-    add_all_to_queries<S>(product, 0, forward.head_dim, static_cast<Real*>(task.query_sums) + p * forward.head_dim * kLanes);
+    add_all_to_queries<S>(product, 0, forward.head_dim, static_cast<Real*>(task.query_sums) + p * w.head_width * kLanes);
   }
 }
 
@@ -201,7 +203,7 @@ void finish_rows(const BackwardTask& task) {
     for (; count < S::kLanes && at + count < forward.num_rows; ++count, row.next()) {
       rows[count] = static_cast<Element*>(task.dq) + row.offset(task.dq_token_stride, task.dq_head_stride);
     }
-    const Real* sums = static_cast<const Real*>(task.query_sums) + at / kPanelLanes<S> * forward.head_dim * kPanelLanes<S>;
+    const Real* sums = static_cast<const Real*>(task.query_sums) + at / kPanelLanes<S> * padded_width<S>(forward.head_dim) * kPanelLanes<S>;
     store_transposed<S>(sums + at % kPanelLanes<S>, kPanelLanes<S>, forward.head_dim, rescale, rows, count);
   }
 }
@@ -216,6 +218,8 @@ constexpr BackwardKernels backward_of() {
             BackwardWorkspace<typename S::Real> w;
             return lay_out_backward<S>(w, nullptr, head_dim, value_dim);
           },
+      .sums_bytes = [](std::int64_t head_dim) { return sums_bytes<S>(kBackwardPanels<S>, head_dim); },
+      .exact = true,
       .row_deltas =
           [](const BackwardTask& task) { task.wide_grad ? row_deltas<S, typename S::Real>(task) : row_deltas<S, Element>(task); },
       .begin_keys = begin_keys<S, Element>,

@@ -29,6 +29,7 @@ struct GradientPanel {
   Real* delta;       // (lanes): grad . context - gradient at the lse
   Real* weights;     // (kKeysPerBlock, lanes): weights of one block, or its scores on the way
   Real* products;    // (kKeysPerBlock, lanes): gradients at its products
+  Real* dropped;     // (kKeysPerBlock, lanes): weights after dropout, where there is some
 };
 
 template <class Real>
@@ -51,6 +52,12 @@ BackwardWorkspace<typename S::Real>& backward_workspace_of(const BackwardTask& t
 template <class S>
 constexpr std::int64_t padded_width(std::int64_t width) {
   return (width + S::kLanes - 1) / S::kLanes * S::kLanes;
+}
+
+// A panel's sums: (head_dim padded, lanes).
+template <class S>
+std::size_t sums_bytes(int panels, std::int64_t head_dim) {
+  return static_cast<std::size_t>(panels * padded_width<S>(head_dim) * kPanelLanes<S>) * sizeof(typename S::Real);
 }
 
 // Keys of a chunk: what they need, keys, values and the sums of both gradients, is to stay in the second cache level.
@@ -82,6 +89,7 @@ std::size_t lay_out_backward(BackwardWorkspace<typename S::Real>& w, char* base,
     gradients.delta = take(kLanes);
     gradients.weights = take(kKeysPerBlock * kLanes);
     gradients.products = take(kKeysPerBlock * kLanes);
+    gradients.dropped = take(kKeysPerBlock * kLanes);
   }
   w.head_width = padded_width<S>(head_dim);
   w.value_width = padded_width<S>(value_dim);
@@ -154,7 +162,30 @@ void set_reference(const Workspace<Real>& w, double lse, Real& reference, Real& 
   correction = lse > -infinity && lse < infinity && rest > -1 && rest < 1 ? static_cast<Real>(rest) : Real{0};
 }
 
-// Makes the task's block of rows ready: rows and lanes of queries and gradients, and three numbers for each row.
+// What the panels' lanes have beside queries and gradients.
+template <class S>
+void set_lanes(const BackwardTask& task, BackwardWorkspace<typename S::Real>& w) {
+  using Real = typename S::Real;
+  const AttentionTask& forward = task.forward;
+  RowCursor row(forward.first_row, forward.group);
+  for (int p = 0; p < w.num_panels; ++p) {
+    set_limits<S>(forward, w.panels[p], w.key_begin);
+    const auto& gradients = w.gradients[p];
+    for (int lane = 0; lane < kPanelLanes<S>; ++lane) {
+      double lse = -__builtin_inf();
+      gradients.delta[lane] = 0;
+      if (lane < w.panels[p].num_rows) {
+        const double shift = forward.options.slopes != nullptr ? alibi_shift(forward, row.token, row.head) : 0;
+        lse = static_cast<double>(static_cast<const Real*>(task.lse)[row.offset(task.lse_token_stride, task.lse_head_stride)]) - shift;
+        gradients.delta[lane] = static_cast<const Real*>(task.delta)[row.offset(task.delta_token_stride, task.delta_head_stride)];
+        row.next();
+      }
+      set_reference(w, lse, gradients.reference[lane], gradients.correction[lane]);
+    }
+  }
+}
+
+// Makes the task's block of rows ready: rows and lanes of queries and gradients.
 template <class S, class Element, class Grad>
 void begin_rows(const BackwardTask& task) {
   using Real = typename S::Real;
@@ -190,21 +221,12 @@ void begin_rows(const BackwardTask& task) {
         Real* to = w.grad_rows + (p * kLanes + lane + count) * w.value_width;
         check = load_row<S>(grad, forward.value_dim, w.value_width, to, check);
         padded[count] = to;
-        const auto* lse = static_cast<const Real*>(task.lse) + row.offset(task.lse_token_stride, task.lse_head_stride);
-        const auto* delta = static_cast<const Real*>(task.delta) + row.offset(task.delta_token_stride, task.delta_head_stride);
-        const double shift = forward.options.slopes != nullptr ? alibi_shift(forward, row.token, row.head) : 0;
-        set_reference(w, static_cast<double>(*lse) - shift, gradients.reference[lane + count], gradients.correction[lane + count]);
-        gradients.delta[lane + count] = *delta;
-      }
-      for (int i = count; i < S::kLanes; ++i) {
-        set_reference(w, -__builtin_inf(), gradients.reference[lane + i], gradients.correction[lane + i]);
-        gradients.delta[lane + i] = 0;
       }
       load_transposed<S>(padded, count, forward.value_dim, gradients.grads + lane, kLanes);
     }
   }
   w.rows_finite = is_finite<S>(check);
-  for (int p = 0; p < w.num_panels; ++p) set_limits<S>(forward, w.panels[p], w.key_begin);
+  set_lanes<S>(task, w);
 }
 
 }  // namespace

@@ -28,9 +28,9 @@ template <class S>
   }
 }
 
-// The panel's sums with the sinks in them: inverse (lanes) <- what makes weights of exp(score - reference) and divides
-// the context, 0 for a row that saw nothing. Unless reference is null, num_rows values each, so that
-// lse = reference + log(sum).
+// The panel's sums with the sinks in them: inverse (lanes) <- what makes weights of exp(score - reference), divides the
+// context, and makes up for dropped weights; 0 for a row that saw nothing. Unless reference is null, num_rows values each,
+// so that lse = reference + log(sum).
 //
 // A sink is one score more, s, in the sum of its row: with top = max(reference, s), sum <- sum e^(reference - top) +
 // e^(s - top). Without one the bits stay as they are.
@@ -59,7 +59,9 @@ void settle_sums(const AttentionTask& task, const Panel<typename S::Real>& panel
       const auto joined = S::select(empty, its, S::fma(total, ours, its));
       S::store(sums, S::select(none, total, joined));
     }
-    S::store(inverse + lane, S::select(empty, S::zero(), S::div(factor, S::load(sums))));
+    auto times = S::div(factor, S::load(sums));
+    if (options.dropout.drops) times = S::mul(times, S::set1(static_cast<Real>(options.dropout.scale)));
+    S::store(inverse + lane, S::select(empty, S::zero(), times));
     if (reference == nullptr) continue;
     for (int i = 0; i < S::kLanes && lane + i < panel.num_rows; ++i) {
       const Real score = panel.total.reference[lane + i];

@@ -1,5 +1,5 @@
 // The kernels of amx: bfloat16 alone; avx512bf16 serves for the rest.
-#include "pairs_tile.hpp"
+#include "backward_pairs.hpp"
 #include "peak_pairs.hpp"
 #include "projection_tile.hpp"
 
@@ -9,7 +9,7 @@ extern const KernelTable kAmxTable = {
     .name = "amx",
     .base = &kAvx512Bf16Table,
     .kinds = {{}, {}, {}, pair_kernels<TilePairs>()},
-    .backward = {},
+    .backward = {{}, {}, {}, pair_backward()},
     .projections = {{}, {}, {}, tile_projection()},
     .rotations = {},
     .bursts = {nullptr, nullptr, nullptr, tile_burst},

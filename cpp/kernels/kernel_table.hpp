@@ -17,13 +17,24 @@ enum class ScoreStage : std::int32_t {
   kScaled,   // scale * q.k, whether or not the row may see the key
   kCapped,   // after the soft cap, likewise
   kMasked,   // after ALiBi and the numbers of a mask, too; -inf where the key is hidden
-  kWeights,  // exp(score - lse), 0 where the key is hidden; needs the spans attended first
+  kWeights,  // exp(score - lse), 0 where the key is hidden; then dropout; needs the spans attended first
 };
 
 // What the elements of a mask are: bytes, 0 = hidden; or numbers that are added to the scores, -inf = hidden.
 enum class MaskKind : std::int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3, kBool = 4 };
 
-// What acts on the scores of a task beside its scale, in this order: soft cap, ALiBi, the mask's numbers, hiding, sinks.
+// Which weights are left out of the context, though not out of their sum: those whose word, see philox.hpp, is below the
+// threshold. What is kept counts `scale` times.
+struct Dropout {
+  bool drops;  // false: the rest means nothing
+  std::uint32_t threshold;
+  std::uint32_t seed_low, seed_high;
+  std::uint32_t batch, head;  // of the words' counters; head: the first one of the group
+  double scale;               // 1 / (1 - probability to be dropped)
+};
+
+// What acts on the scores of a task beside its scale, in this order: soft cap, ALiBi, the mask's numbers, hiding, sinks;
+// and on the weights.
 struct ScoreOptions {
   double softcap;        // score <- softcap * tanh(score / softcap); 0: no cap
   const double* slopes;  // (group): score <- score - slope * |position - key|; or null
@@ -31,6 +42,7 @@ struct ScoreOptions {
   const void* mask;      // (num_queries, group, keys); or null. Its strides count elements
   MaskKind mask_kind;
   std::ptrdiff_t mask_token_stride, mask_head_stride, mask_key_stride;
+  Dropout dropout;
 };
 
 // Where keys and values lie in pages of equal size: key j in page table[(j / size) % count], slot j % size. So a ring is
@@ -97,7 +109,7 @@ struct BackwardTask {
   const void* lse;             // (num_queries, group) in the accumulation type, as the forward pass gave it
   const void* grad_lse;        // (num_queries, group), gradient at the lse; or null
   void* delta;                 // (num_queries, group): what row_deltas writes, the others read
-  void* query_sums;            // (rows_per_block, head_dim) numbers, 64-byte aligned: gradient of the block of rows so far
+  void* query_sums;            // sums_bytes, 64-byte aligned: gradient of the block of rows so far
   void *dq, *dk, *dv;          // (num_queries, group, head_dim), (num_keys, head_dim), (num_keys, value_dim)
   void* score_gradients;       // (num_queries, group, num_keys): written instead of all others, unless it is null
   std::ptrdiff_t grad_token_stride, grad_head_stride;
@@ -116,6 +128,8 @@ struct BackwardKernels {
   std::int64_t rows_per_block;
   std::int64_t (*keys_per_chunk)(std::int64_t head_dim, std::int64_t value_dim);  // divides kKeysPerSpan; no bits depend on it
   std::size_t (*workspace_bytes)(std::int64_t head_dim, std::int64_t value_dim);
+  std::size_t (*sums_bytes)(std::int64_t head_dim);
+  bool exact;  // takes wide_grad and gives score_gradients; else weights and their gradients are rounded to the type of q
   void (*row_deltas)(const BackwardTask& task);
   void (*begin_keys)(const BackwardTask& task, std::int64_t key_begin, std::int64_t key_end);
   void (*add_rows)(const BackwardTask& task);
@@ -130,6 +144,7 @@ struct ProjectionTask {
   const void* panels;
   const void* next_panels;    // what the thread will likely multiply with after this task
   const void* bias;           // (num_columns), or null
+  const void* const* added_rows;  // (num_rows): each (num_columns) in the accumulation type, added to the sums; or null
   void* const* out_rows;      // (num_rows): each (num_columns)
   std::int64_t num_rows, num_columns;  // 1 .. rows_per_task, columns_per_task
   std::int64_t d_in;

@@ -140,6 +140,28 @@ inline VecF32::Vec weights_of_key(const PairArgs& args, std::int64_t key, int la
   return VecF32::load(weights);
 }
 
+// Dropout of the block's weights, pairs of them, the keys that each vector sees; see dropout.hpp.
+[[gnu::noinline]] void drop_pairs(const PairArgs& args, std::int64_t first_key) {
+  constexpr int kLanes = VecF32::kLanes;
+  const Dropout& dropout = args.task->options.dropout;
+  const std::uint32_t threshold = dropout.threshold;
+  const int vecs = args.panel->vecs;
+  for (int j = 0; j < vecs; ++j) {
+    const DrawLanes<kLanes> lanes = draw_lanes<VecF32>(*args.task, *args.panel, j * kLanes);
+    for (std::int64_t key = args.begin; key < args.ends[j]; key += kKeysPerDraw) {
+      alignas(64) std::uint32_t kept[kKeysPerDraw][kLanes];  // the bits that stay
+      draw(lanes, dropout, first_key + key, [&](int i, int lane, std::uint32_t word) __attribute__((always_inline)) {
+        kept[i][lane] = word < threshold ? 0 : i % 2 == 0 ? 0xffffu : 0xffff0000u;
+      });
+      for (int i = 0; i < kKeysPerDraw; i += 2) {
+        float* p = args.weights + ((key + i) / 2 * vecs + j) * kLanes;
+        const __m512i bits = _mm512_or_si512(_mm512_load_si512(kept[i]), _mm512_load_si512(kept[i + 1]));
+        VecF32::store(p, _mm512_and_ps(VecF32::load(p), _mm512_castsi512_ps(bits)));
+      }
+    }
+  }
+}
+
 // One block of keys, the first of which is first_key, for one panel.
 template <class Products>
 void attend_pairs(PairArgs& args, std::int64_t first_key) {
@@ -168,6 +190,7 @@ void attend_pairs(PairArgs& args, std::int64_t first_key) {
         if (args.ends[j] > begin) weigh_pairs<Products>(args, j * S::kLanes, begin, args.ends[j]);
       }
     }
+    if (drops_weights(*args.task)) drop_pairs(args, first_key);
     Products::template context<kVecs>(args);
   });
   args.state->started = true;

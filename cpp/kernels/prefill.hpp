@@ -65,6 +65,7 @@ void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::R
   for (; key + kScoreRows <= full; key += kScoreRows) weigh_keys<S, kVecs, 0, kScoreRows, false, kFetch>(args, key);
   for (; key + kKeysPerGroup <= full; key += kKeysPerGroup) weigh_keys<S, kVecs, 0, kKeysPerGroup, false>(args, key);
   weigh_edge_keys<S, kVecs, 0>(args, key, count);
+  if (drops_weights(*args.task)) drop_block<S, kVecs>(args, edges_of<S, kVecs>(args, 0, count), begin);
   if (args.few != nullptr) {
     args.few->add(args, block, FewKeys{0, full, count}, false);
   } else {

@@ -19,10 +19,10 @@ template <class S, int kVecs>
   }
 }
 
-// Products of one block (count, lanes) -> what `stage` names, in place. inverse (lanes): see settle_sums.
+// Products of one block (count, lanes), from first_key on -> what `stage` names, in place. inverse (lanes): see settle_sums.
 template <class S>
 void apply_stage(const TileArgs<typename S::Real>& args, const typename S::Real* bias, const typename S::Real* inverse,
-                 ScoreStage stage) {
+                 ScoreStage stage, std::int64_t first_key) {
   using Real = typename S::Real;
   const Panel<Real>& panel = *args.panel;
   const int lanes = panel.vecs * S::kLanes;
@@ -36,6 +36,10 @@ void apply_stage(const TileArgs<typename S::Real>& args, const typename S::Real*
       const auto weight = exp2<S>(S::mul(S::sub(S::load(p), reference), S::set1(args.scale.scale2)));
       const auto hidden = hides<S>(panel, bias != nullptr ? bias + key * lanes + at : nullptr, at, offset + key);
       S::store(p, S::select(hidden, S::zero(), S::mul(weight, times)));
+    }
+    if (args.task->options.dropout.drops) {
+      const std::int64_t groups = (count + kKeysPerGroup - 1) / kKeysPerGroup * kKeysPerGroup;
+      drop_weights<S>(*args.task, panel, at, args.weights, first_key, 0, groups);
     }
   }
 }
@@ -63,7 +67,7 @@ void store_scores(const AttentionTask& task, std::int64_t key_begin, std::int64_
       }
       alignas(64) Real inverse[S::kPanelVecs * S::kLanes];
       if (stage == ScoreStage::kWeights) settle_sums<S>(task, panel, inverse, nullptr, nullptr);
-      apply_stage<S>(args, bias, inverse, stage);
+      apply_stage<S>(args, bias, inverse, stage, begin);
       if (task.wide_out) {
         store_rows<S, Real>(task, panel, w.weights, count, ones, begin);
       } else {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attend_tile.hpp"
+#include "dropout.hpp"
 
 namespace headway {
 namespace {
@@ -24,6 +25,14 @@ Edges<kVecs> edges_of(const TileArgs<typename S::Real>& args, std::int64_t from,
     edges.ends[j] = (clamp(limit + 1 - args.block->offset) + kKeysPerGroup - 1) / kKeysPerGroup * kKeysPerGroup;
   }
   return edges;
+}
+
+// Dropout of the block's weights (keys, lanes), the keys that each vector sees; see dropout.hpp. first_key: the block's.
+template <class S, int kVecs>
+[[gnu::noinline]] void drop_block(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges, std::int64_t first_key) {
+  for (int j = 0; j < kVecs; ++j) {
+    drop_weights<S>(*args.task, *args.panel, j * S::kLanes, args.weights, first_key, edges.begins[j], edges.ends[j]);
+  }
 }
 
 // Calls zone(Constant<first>, Constant<end>, begin, end) for runs of keys, ascending, and the vectors that see some of

@@ -1,5 +1,5 @@
 // The options' cases of the guard-page executable: q, k, v, mask and results each between unreadable pages, with masks of
-// every kind and layout, windows, soft cap, slopes, sinks, lengths and packed sequences, alone and together.
+// every kind and layout, windows, soft cap, slopes, sinks, dropout, lengths and packed sequences, alone and together.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -19,7 +19,7 @@ enum class MaskAxes { kNone, kAll, kHeads, kQueries, kKeys, kQueriesAndKeys, kOn
 struct Case {
   std::int64_t batch = 1, heads = 2, kv_heads = 1, queries = 5, keys = 67, head_dim = 9, value_dim = 5;
   std::int64_t left = kNoLimit, right = 0, ahead = 0;  // ahead: from aligned ends to where query 0 stands
-  double softcap = 0;
+  double softcap = 0, dropout = 0;
   bool slopes = false, sinks = false, lengths = false, packed = false;
   bool apart = false;  // rows of k and v 16 KiB apart, which the kernels copy
   MaskAxes mask = MaskAxes::kNone;
@@ -110,6 +110,8 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
   p.left = c.left;
   p.right = c.right;
   p.softcap = c.softcap;
+  p.dropout = c.dropout;
+  p.seed = 0x123456789abcdef;
   if (c.packed) {
     p.query_begins = query_begins.data();
     p.key_begins = key_begins.data();
@@ -145,7 +147,7 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
 
   const auto never = [] { return false; };
   attention(p, never);
-  const double error = context_error(p);
+  const double error = context_error(p), gradient = gradient_error(p, at_end);
   double score_error = 0, weight_error = 0;
   if (!c.packed) {
     p.out = view(weights, c.heads, c.queries, c.keys);
@@ -156,13 +158,14 @@ bool run(const Case& c, ElementKind kind, bool at_end) {
     attention_scores(p, ScoreStage::kMasked, never);
     score_error = matrix_error(p, wide_kind, false);
   }
-  if (error <= tolerance(kind) && weight_error <= tolerance(kind) && score_error <= tolerance(wide_kind)) return true;
+  if (error <= tolerance(kind) && weight_error <= tolerance(kind) && score_error <= tolerance(wide_kind) &&
+      gradient <= 1) return true;
   const auto number = [](auto n) { return static_cast<int>(n); };
-  std::printf("FAILED options %s kind %d queries %d keys %d left %g right %g ahead %d cap %g slopes %d sinks %d lengths %d "
-              "packed %d apart %d mask %d of kind %d: errors %g, weights %g, scores %g\n", kernels().name, number(kind),
+  std::printf("FAILED options %s kind %d queries %d keys %d left %g right %g ahead %d cap %g dropout %g slopes %d sinks %d lengths %d "
+              "packed %d apart %d mask %d of kind %d: errors %g, weights %g, scores %g, gradients %g\n", kernels().name, number(kind),
               number(c.queries), number(c.keys), static_cast<double>(c.left), static_cast<double>(c.right),
-              number(c.ahead), c.softcap, c.slopes, c.sinks, c.lengths, c.packed, c.apart, number(c.mask),
-              number(c.mask_kind), error, weight_error, score_error);
+              number(c.ahead), c.softcap, c.dropout, c.slopes, c.sinks, c.lengths, c.packed, c.apart, number(c.mask),
+              number(c.mask_kind), error, weight_error, score_error, gradient);
   return false;
 }
 
@@ -199,6 +202,8 @@ void run_options(ElementKind kind, bool at_end, Tally& tally) {
     }
     with([&](Case& c) { c.softcap = 2; });
     with([&](Case& c) { c.sinks = true; });
+    with([&](Case& c) { c.dropout = 0.4; });
+    with([&](Case& c) { c.dropout = 0.4, c.batch = 2, c.kv_heads = 2, c.ahead = -3, c.left = 60, c.value_dim = 18; });
     with([&](Case& c) { c.lengths = true, c.batch = 3; });
     if (keys < 200) {
       with([&](Case& c) { c.apart = true; });
@@ -209,7 +214,7 @@ void run_options(ElementKind kind, bool at_end, Tally& tally) {
     }
     for (const bool all : {false, true}) {  // with all other options, and without
       const auto add = [&](Case& c) {
-        if (all) c.left = 50, c.softcap = 3, c.slopes = c.sinks = true;
+        if (all) c.left = 50, c.softcap = 3, c.dropout = 0.25, c.slopes = c.sinks = true;
       };
       with([&](Case& c) { add(c), c.packed = true; });
       with([&](Case& c) { add(c), c.packed = true, c.kv_heads = 2, c.value_dim = 18; });

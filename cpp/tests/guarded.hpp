@@ -98,6 +98,9 @@ void run_rotations(ElementKind kind, bool at_end, Tally& tally);
 // Every option of the attention, likewise.
 void run_options(ElementKind kind, bool at_end, Tally& tally);
 
+// The gradients of a problem whose out and lse are filled: the largest error, as a share of what is allowed.
+double gradient_error(const AttentionProblem& p, bool at_end);
+
 // Caches of every kind that goes with these queries, likewise.
 void run_caches(ElementKind kind, bool at_end, Tally& tally);
 

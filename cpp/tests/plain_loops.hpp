@@ -62,6 +62,26 @@ inline double score_row(const AttentionProblem& p, std::int64_t b, std::int64_t 
   return top + std::log(sum);
 }
 
+// What dropout makes of the weight of query i and key j: a factor on it. Philox4x32-10, see kernels/philox.hpp.
+inline double kept_share(const AttentionProblem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+  if (p.dropout == 0) return 1;
+  std::uint64_t c[] = {static_cast<std::uint64_t>(j) / 4, static_cast<std::uint64_t>(p.positions[b] + i),
+                       static_cast<std::uint64_t>(h), static_cast<std::uint64_t>(b)};
+  constexpr std::uint64_t kLow = 0xffffffff;
+  std::uint64_t low = p.seed & kLow, high = p.seed >> 32;
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t first = 0xD2511F53 * (c[0] & kLow), second = 0xCD9E8D57 * (c[2] & kLow);
+    c[0] = (second >> 32) ^ c[1] ^ low;
+    c[1] = second;
+    c[2] = (first >> 32) ^ c[3] ^ high;
+    c[3] = first;
+    low += 0x9E3779B9;
+    high += 0xBB67AE85;
+  }
+  const bool kept = static_cast<double>(c[j % 4] & kLow) >= std::nearbyint(p.dropout * 0x1p32);
+  return kept ? 1 / (1 - p.dropout) : 0;
+}
+
 // 0 for equal numbers, infinities too; NaN for NaN. Relative where numbers are large.
 inline double distance(double got, double wanted) {
   return got == wanted ? 0 : std::abs(got - wanted) / std::max(1.0, std::abs(wanted));
@@ -96,7 +116,7 @@ inline double context_error(const AttentionProblem& p) {
     for (std::int64_t j = 0; j < entry.num_keys; ++j) {
       const double score = scores[static_cast<std::size_t>(j)];
       if (score == -kInfinity) continue;
-      const double weight = std::exp(score - lse);
+      const double weight = std::exp(score - lse) * kept_share(p, b, h, row - entry.first_query, j);
       for (std::int64_t d = 0; d < p.value_dim; ++d) {
         context[static_cast<std::size_t>(d)] += weight * element(p.v, p.kind, b, kv, entry.first_key + j, d);
       }
@@ -116,7 +136,8 @@ inline double matrix_error(const AttentionProblem& p, ElementKind kind, bool wei
     double worst = 0;
     for (std::int64_t j = 0; j < p.num_keys; ++j) {
       const double score = scores[static_cast<std::size_t>(j)], got = element(p.out, kind, b, h, row, j);
-      const double wanted = !weights ? score : score == -kInfinity ? 0 : std::exp(score - lse);
+      const double share = weights ? kept_share(p, b, h, row - entry_of(p, b).first_query, j) : 1;
+      const double wanted = !weights ? score : score == -kInfinity ? 0 : std::exp(score - lse) * share;
       const double error = distance(got, wanted);
       worst = error <= worst ? worst : error;
     }

@@ -70,6 +70,8 @@ def check_attention(
     given: tuple[Any, Any, Any, Any, Any, Any],
     out: Any = None,
     return_lse: Any = False,
+    dropout: Any = 0.0,
+    seed: Any = None,
 ) -> Call:
     """Check one call of the attention functions; a call without values gives k for v.
 
@@ -88,7 +90,8 @@ def check_attention(
     batch, num_heads, tq, _ = q4.shape
     factor = None if scale is None else check_scale(scale)
     tk = k4.shape[2]
-    options = check_options((batch, num_heads, tq, tk), rank, kind, bool(causal), *given)
+    shape = batch, num_heads, tq, tk
+    options = check_options(shape, rank, kind, bool(causal), *given, dropout, seed)
     if not isinstance(align, str) or align != "end":
         offset = check_align(align, batch, tq, tk)
     elif options is not None and options.lengths is not None:
@@ -96,12 +99,12 @@ def check_attention(
     else:
         offset = tk - tq
     if out is not None:
-        shape = result_shape(rank, layout, batch, num_heads, tq, v4.shape[3])
+        wanted = result_shape(rank, layout, batch, num_heads, tq, v4.shape[3])
         inputs = {"q": q4, "k": k4, "v": v4}
         if options is not None:
             mask, _, _, slopes, sinks, _ = given
             inputs |= given_arrays(mask=mask, alibi_slopes=slopes, sinks=sinks)
-        check_out(out, shape, q4.dtype, kind, inputs)
+        check_out(out, wanted, q4.dtype, kind, inputs)
     if not plain:  # copy what the core cannot read where it lies
         same = v4 is k4
         q4, k4 = readable(q4), readable(k4)
@@ -121,6 +124,8 @@ def check_packed(
     given: tuple[Any, Any, Any, Any],
     out: Any,
     return_lse: Any,
+    dropout: Any = 0.0,
+    seed: Any = None,
 ) -> tuple[Call, Array, Array]:
     """Check a call on packed sequences; (n + 1,) int64 say where each begins in q, and in k.
 
@@ -147,7 +152,7 @@ def check_packed(
     else:
         offsets = position if isinstance(position, list) else [position] * count
     shape = count, num_heads, total_q, total_k
-    options = check_options(shape, rank, kind, bool(causal), None, *given, None)
+    options = check_options(shape, rank, kind, bool(causal), None, *given, None, dropout, seed)
     if out is not None:
         _, _, slopes, sinks = given
         inputs = {"q": q4, "k": k4, "v": v4, **given_arrays(alibi_slopes=slopes, sinks=sinks)}

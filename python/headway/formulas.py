@@ -10,6 +10,7 @@ import numpy as np
 from .arrays import Array
 from .calls import Call
 from .options import FAR, Options
+from .philox import kept_weights
 
 
 def relative_positions(q: Array, k: Array, offsets: list[int]) -> Array:
@@ -44,12 +45,16 @@ def head_of_each_query(x: Array, q: Array) -> Array:
     return np.repeat(x, group, axis=1)
 
 
+def dot_products(q: Array, k: Array) -> Array:
+    """``q.k`` of every pair; a NaN in a key stays in the column of that key."""
+    return np.asarray(q @ head_of_each_query(k, q).swapaxes(2, 3))
+
+
 def scaled_scores(q: Array, k: Array, scale: float | None) -> Array:
-    """``q.k * scale``; a NaN in a key stays in the column of that key."""
+    """``q.k * scale``; no scale is ``1 / sqrt(head_dim)``."""
     if scale is None:
         scale = 1.0 / np.sqrt(q.shape[3])
-    k = head_of_each_query(k, q)
-    return np.asarray((q @ k.swapaxes(2, 3)) * float(scale))
+    return dot_products(q, k) * float(scale)
 
 
 def capped_scores(scores: Array, cap: float) -> Array:
@@ -100,6 +105,14 @@ def softmax(scores: Array, seen: Array, sinks: Array | None) -> tuple[Array, Arr
     lse = (top + np.log(total))[..., 0]  # an empty row: log(0) = -inf
     weights = weights / np.where(total == 0.0, 1.0, total)
     return np.where(seen, weights, 0.0), lse  # a hidden key weighs 0 in a NaN row, too
+
+
+def dropped(weights: Array, offsets: list[int], options: Options, first_entry: int = 0) -> Array:
+    """The weights times 0 or, where dropout keeps them, times ``1 / (1 - dropout)``."""
+    if options.dropout == 0.0:
+        return weights
+    kept = kept_weights(weights.shape, offsets, options.dropout, options.seed, first_entry)
+    return np.asarray(weights * kept / (1.0 - options.dropout))
 
 
 def weighted_sum(weights: Array, v: Array, seen: Array) -> Array:

@@ -9,6 +9,7 @@ from .calls import check_attention, lse_of, target_of
 __all__ = ["attention"]
 
 _END, _BHTD, _BTHD = "end", "BHTD", "BTHD"  # the very objects that defaults and literals are
+_NONE_DROPPED = 0.0
 
 
 @overload
@@ -29,6 +30,8 @@ def attention(
     layout: str = ...,
     out: Array | None = ...,
     return_lse: Literal[False] = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
 ) -> Array: ...
 
 
@@ -50,6 +53,8 @@ def attention(
     layout: str = ...,
     out: Array | None = ...,
     return_lse: Literal[True],
+    dropout: float = ...,
+    seed: int | None = ...,
 ) -> tuple[Array, Array]: ...
 
 
@@ -71,6 +76,8 @@ def attention(
     layout: str = ...,
     out: Array | None = ...,
     return_lse: bool,
+    dropout: float = ...,
+    seed: int | None = ...,
 ) -> Array | tuple[Array, Array]: ...
 
 
@@ -91,6 +98,8 @@ def attention(
     layout: str = _BHTD,
     out: Array | None = None,
     return_lse: bool = False,
+    dropout: float = _NONE_DROPPED,
+    seed: int | None = None,
 ) -> Array | tuple[Array, Array]:
     """Causal multi-head attention: ``softmax(scale * q @ k.T) @ v`` over the keys a query may see.
 
@@ -142,6 +151,12 @@ def attention(
         unrounded); any strides. It may overlap neither an input nor itself.
     return_lse : bool, default False
         Return the log-sum-exp of each row, too.
+    dropout : float from 0 to less than 1, default 0.0
+        Probability with which each weight is dropped, after the softmax; those that are kept are
+        divided by ``1 - dropout``. The log-sum-exp is the one without dropout.
+    seed : int from 0 to 2**64 - 1, optional
+        Of the dropout, which needs one. It decides, with the place b of the batch entry, the query
+        head, p and j, whether a weight is dropped: nothing else does, not the number of threads.
 
     Returns
     -------
@@ -167,12 +182,13 @@ def attention(
     Notes
     -----
     Order of work for each score: scale, soft cap, ALiBi, mask of numbers; then hiding (`causal`,
-    `window`, `kv_lengths`, mask of bools, ``-inf``); then the softmax with its sinks. All options
-    work together. A tile of keys that is hidden from all its queries is not computed.
+    `window`, `kv_lengths`, mask of bools, ``-inf``); then the softmax with its sinks; then dropout.
+    All options work together. A tile of keys that is hidden from all its queries is not computed.
 
     A hidden key does not exist for the query: whatever stands there, NaN and infinity included,
     leaves the result bitwise unchanged. A NaN in a key, query or mask makes NaN the rows that see
-    it; one in a value makes NaN its column in these rows. A score of ``-inf`` has weight 0.
+    it; one in a value makes NaN its column in these rows, even where its weight is dropped. A score
+    of ``-inf`` has weight 0.
 
     Sums are kept in float32 (float64 for float64 input), in which masks, slopes and sinks are read,
     too, and rounded once, to the dtype of q. The instruction sets "avx512bf16" and "amx" multiply
@@ -183,7 +199,10 @@ def attention(
     float64 input). With a soft cap, ALiBi or a mask of numbers those below about ``2**-64``
     (``2**-960``) may.
 
-    The bits of a row do not depend on the number of threads, on the batch, or on strides.
+    The bits of a row do not depend on the number of threads, on the batch, or on strides; with
+    dropout they do depend on the place of its entry in the batch. Dropout draws by Philox4x32-10
+    with `seed` as the key and (j // 4, p, head, b) as the counter: Salmon et al., "Parallel Random
+    Numbers: As Easy as 1, 2, 3" (SC 2011).
 
     Anything with ``__dlpack__`` or ``__array__`` is accepted as input, lists are not. Inputs are
     read without a copy where the last axis is contiguous, the other strides are whole multiples of
@@ -264,12 +283,16 @@ def attention(
         and alibi_slopes is None
         and sinks is None
         and kv_lengths is None
+        and dropout is _NONE_DROPPED
+        and seed is None
     ):
         plain = _core.attention_plain(q, k, v, causal, layout is _BTHD)  # None: look closer
         if plain is not None:
             return plain
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
-    call = check_attention(q, k, v, causal, align, scale, layout, given, out, return_lse)
+    call = check_attention(
+        q, k, v, causal, align, scale, layout, given, out, return_lse, dropout, seed
+    )
     result, place, filled, out_kind = target_of(call, out, layout)
     lse = lse_of(call) if return_lse else None
     if call.q.size:

@@ -1,5 +1,6 @@
 """What the backward pass takes beside a checked call, checked; and what it asks for."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,12 +50,14 @@ def check_backward(
     saved: tuple[Any, Any, Any, Any],
     sinks_grad: Any,
     mask_grad: Any,
+    drops: tuple[Any, Any],
 ) -> tuple[Call, Saved]:
     """Check one call of the backward pass.
 
-    ``given`` is as for :func:`check_attention`; ``saved`` is grad_out, out, lse and grad_lse.
+    ``given`` is as for :func:`check_attention`; ``saved`` is grad_out, out, lse and grad_lse;
+    ``drops`` is dropout and seed.
     """
-    call = check_attention(q, k, v, causal, align, scale, layout, given)
+    call = check_attention(q, k, v, causal, align, scale, layout, given, None, False, *drops)
     _check_wanted(call.options, sinks_grad, mask_grad)
     return call, _check_saved(call, str(layout), saved)
 
@@ -71,10 +74,11 @@ def check_packed_backward(
     given: tuple[Any, Any, Any, Any],
     saved: tuple[Any, Any, Any, Any],
     sinks_grad: Any,
+    drops: tuple[Any, Any],
 ) -> tuple[Call, Saved, Array, Array]:
     """Check one call of the backward pass on packed sequences, as :func:`check_packed` does."""
     call, queries, keys = check_packed(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, None, False
+        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, None, False, *drops
     )
     _check_wanted(call.options, sinks_grad, False)
     return call, _check_saved(call, "BTHD", saved), queries, keys
@@ -160,3 +164,35 @@ def dtype_of_sinks(sinks: Any, call: Call) -> np.dtype[Any]:
         if given.name in ("float32", "float64", "float16", "bfloat16"):
             dtype = given.newbyteorder("=")
     return dtype
+
+
+def write_gradients(
+    function: Callable[..., None],
+    call: Call,
+    saved: Saved,
+    places: Sequence[Array],
+    dsinks: Array | None,
+    *cuts: Array,
+) -> None:
+    """Let a function of the core write dq, dk and dv to (B, H, T, D) views; dsinks to float64."""
+    q, k, v, kind, _, factor, hides, _, options = call
+    if not q.size:
+        return
+    function(
+        saved.grad_out,
+        q,
+        k,
+        v,
+        saved.out,
+        saved.lse,
+        saved.grad_lse,
+        *places,
+        dsinks,
+        kind,
+        saved.kind,
+        factor,
+        hides,
+        call.offsets,
+        options,
+        *cuts,
+    )

@@ -1,5 +1,6 @@
 """Gradients of attention: the backward pass, for training."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,13 @@ from .arrays import (
     with_four_axes,
 )
 from .calls import Call
-from .gradient_calls import check_backward, check_packed_backward, dtype_of_sinks
+from .gradient_calls import (
+    Saved,
+    check_backward,
+    check_packed_backward,
+    dtype_of_sinks,
+    write_gradients,
+)
 from .mask_gradients import mask_gradient
 
 __all__ = ["attention_backward", "attention_varlen_backward"]
@@ -45,6 +52,8 @@ def attention_backward(
     sinks: Numbers | None = None,
     kv_lengths: Integers | None = None,
     layout: str = "BHTD",
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Array, ...]:
     """Gradients of a loss by q, k and v, and by sinks and a float mask where asked for.
 
@@ -72,6 +81,8 @@ def attention_backward(
         Return the gradient by a float `mask`, too.
     causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths, layout
         Those of the forward pass, as in :func:`attention`.
+    dropout, seed
+        Those of the forward pass: the same weights are dropped again.
 
     Returns
     -------
@@ -109,6 +120,9 @@ def attention_backward(
         dk = scale * dx.T @ q
         dsinks = sum over the queries of exp(sink - lse) * (grad_lse - sum(grad_out * out))
 
+    Dropout multiplies ``p`` in the first line, and ``grad_out @ v.T``, by 0 or
+    ``1 / (1 - dropout)``.
+
     Dao, "FlashAttention-2" (2023, arXiv:2307.08691), section 2.3 and algorithm 2; the softmax's
     derivative by one number for each row: Rabe and Staats (2021, arXiv:2112.05682) and Dao et al.,
     "FlashAttention" (2022, arXiv:2205.14135), appendix B.
@@ -123,7 +137,7 @@ def attention_backward(
 
     Memory: beyond inputs, results and copied inputs O(T): a few numbers for each query and head,
     and a fixed amount for each thread. `mask_grad` costs another pass over the scores and, if the
-    mask was broadcast, an array of its size in float64 and a block of about 4 MiB, or of 16 rows of
+    mask was broadcast, an array of its size in float64 and blocks of a few MiB, or of 16 queries of
     all heads where these are larger.
 
     Examples
@@ -153,30 +167,20 @@ def attention_backward(
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     given_rows = grad_out, out, lse, grad_lse
     call, saved = check_backward(
-        q, k, v, causal, align, scale, layout, given, given_rows, sinks_grad, mask_grad
+        q,
+        k,
+        v,
+        causal,
+        align,
+        scale,
+        layout,
+        given,
+        given_rows,
+        sinks_grad,
+        mask_grad,
+        (dropout, seed),
     )
-    results, filled, dsinks = _places(call, layout, sinks_grad)
-    if call.q.size:
-        q4, k4, v4, kind, _, factor, hides, _, options = call
-        _core.attention_backward(
-            saved.grad_out,
-            q4,
-            k4,
-            v4,
-            saved.out,
-            saved.lse,
-            saved.grad_lse,
-            *filled,
-            dsinks,
-            kind,
-            saved.kind,
-            factor,
-            hides,
-            call.offsets,
-            options,
-        )
-    if dsinks is not None:
-        results.append(_rounded(dsinks, dtype_of_sinks(sinks, call)))
+    results = _gradients(_core.attention_backward, call, saved, layout, sinks_grad, sinks)
     if mask_grad:
         results.append(mask_gradient(call, saved, as_array("mask", mask).shape))
     return tuple(results)
@@ -201,6 +205,8 @@ def attention_varlen_backward(
     softcap: float | None = None,
     alibi_slopes: Numbers | None = None,
     sinks: Numbers | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Array, ...]:
     """Gradients of a loss by packed q, k and v: :func:`attention_backward` of each sequence alone.
 
@@ -221,7 +227,7 @@ def attention_varlen_backward(
         Gradient of the loss by `lse`, in its dtype. Default: the loss does not use it.
     sinks_grad : bool, default False
         Return the gradient by `sinks`, too.
-    causal, align, scale, window, softcap, alibi_slopes, sinks
+    causal, align, scale, window, softcap, alibi_slopes, sinks, dropout, seed
         Those of the forward pass, as in :func:`attention_varlen`.
 
     Returns
@@ -258,52 +264,42 @@ def attention_varlen_backward(
     given = window, softcap, alibi_slopes, sinks
     given_rows = grad_out, out, lse, grad_lse
     call, saved, queries, keys = check_packed_backward(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, given_rows, sinks_grad
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        causal,
+        align,
+        scale,
+        given,
+        given_rows,
+        sinks_grad,
+        (dropout, seed),
     )
-    results, filled, dsinks = _places(call, "BTHD", sinks_grad)
-    if call.q.size:
-        q4, k4, v4, kind, _, factor, hides, _, options = call
-        _core.attention_varlen_backward(
-            saved.grad_out,
-            q4,
-            k4,
-            v4,
-            saved.out,
-            saved.lse,
-            saved.grad_lse,
-            *filled,
-            dsinks,
-            kind,
-            saved.kind,
-            factor,
-            hides,
-            call.offsets,
-            options,
-            queries,
-            keys,
-        )
-    if dsinks is not None:
-        results.append(_rounded(dsinks, dtype_of_sinks(sinks, call)))
-    return tuple(results)
+    function = _core.attention_varlen_backward
+    return tuple(_gradients(function, call, saved, "BTHD", sinks_grad, sinks, queries, keys))
 
 
-def _places(
-    call: Call, layout: str, sinks_grad: bool
-) -> tuple[list[Array], tuple[Array, Array, Array], Array | None]:
-    """New arrays for dq, dk and dv, their (B, H, T, D) views, and one for dsinks in float64.
-
-    Without a query the core is not called, and no key is seen: all of them are 0.
-    """
-    q, k, v = call.q, call.k, call.v
-    make = empty_result if q.size else np.zeros
+def _gradients(
+    function: Callable[..., None],
+    call: Call,
+    saved: Saved,
+    layout: str,
+    sinks_grad: bool,
+    sinks: Any,
+    *cuts: Array,
+) -> list[Array]:
+    """dq, dk and dv, and dsinks if asked for, as a function of the core gives them."""
+    q, rank = call.q, call.rank
+    make = empty_result if q.size else np.zeros  # without a query no key is seen: all are 0
     results = []
-    for x in (q, k, v):
-        batch, heads, tokens, width = x.shape
-        results.append(make(result_shape(call.rank, layout, batch, heads, tokens, width), q.dtype))
-    dq, dk, dv = (with_four_axes(x, layout) for x in results)
-    return results, (dq, dk, dv), np.zeros(q.shape[1]) if sinks_grad else None
-
-
-def _rounded(x: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(all="ignore"):  # a gradient may pass the range of 16 bits
-        return x.astype(dtype)
+    for x in (q, call.k, call.v):
+        results.append(make(result_shape(rank, layout, *x.shape), q.dtype))
+    dsinks = np.zeros(q.shape[1]) if sinks_grad else None
+    places = [with_four_axes(x, layout) for x in results]
+    write_gradients(function, call, saved, places, dsinks, *cuts)
+    if dsinks is not None:
+        with np.errstate(all="ignore"):  # a gradient may pass the range of 16 bits
+            results.append(dsinks.astype(dtype_of_sinks(sinks, call)))
+    return results

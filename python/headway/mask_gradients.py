@@ -13,6 +13,7 @@ _MOST_SCORES = 2**20  # numbers in a block: 4 MiB in float32
 _TOGETHER = 16  # queries that are summed in one step, on a grid that no block shifts
 
 
+@np.errstate(all="ignore")
 def mask_gradient(call: Call, saved: Saved, shape: tuple[int, ...]) -> Array:
     """The gradient at the scores, summed where a mask of this shape was broadcast."""
     batch, num_heads, tq, _ = call.q.shape
@@ -42,8 +43,7 @@ def mask_gradient(call: Call, saved: Saved, shape: tuple[int, ...]) -> Array:
             # The copy has one layout for every block, so that NumPy adds in one order.
             few = part[:, :, first - start : last - start].astype(np.float64, order="C")
             total[:, :, place] += np.add.reduce(few, axis=summed, keepdims=True)
-    with np.errstate(all="ignore"):
-        return total.reshape(shape).astype(call.wide)
+    return total.reshape(shape).astype(call.wide)
 
 
 def _fill(call: Call, saved: Saved, rows: slice, gradients: Array) -> None:

@@ -22,6 +22,8 @@ def attention_weights(
     sinks: Numbers | None = None,
     kv_lengths: Integers | None = None,
     layout: str = "BHTD",
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> Array:
     """Attention weights: the softmax of the scores, the matrix that :func:`attention` never stores.
 
@@ -29,13 +31,15 @@ def attention_weights(
     ----------
     q, k, causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths, layout
         As in :func:`attention`.
+    dropout, seed
+        As in :func:`attention`: the same weights are dropped, those that are kept are scaled.
 
     Returns
     -------
     ndarray, (B, H, Tq, Tk)
         Weights in the dtype of q, C-contiguous, head-first in every layout: (H, Tq, Tk) for 3-D
-        input, (Tq, Tk) for 2-D input. A row sums to 1, or to less where there is a sink; a hidden
-        key has weight 0, and a query that sees no key has a row of 0.
+        input, (Tq, Tk) for 2-D input. Without dropout a row sums to 1, or to less where there is a
+        sink; a hidden key has weight 0, and a query that sees no key has a row of 0.
 
     Raises
     ------
@@ -61,9 +65,15 @@ def attention_weights(
     >>> headway.attention_weights(np.zeros((2, 4)), np.zeros((2, 4)), sinks=[0.0], window=1)
     array([[0.5, 0. ],
            [0. , 0.5]])
+
+    Dropout of one weight in two; the others count twice.
+
+    >>> headway.attention_weights(np.zeros((2, 4)), np.zeros((2, 4)), dropout=0.5, seed=3)
+    array([[2., 0.],
+           [0., 1.]])
     """
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
-    call = check_attention(q, k, k, causal, align, scale, layout, given)
+    call = check_attention(q, k, k, causal, align, scale, layout, given, dropout=dropout, seed=seed)
     weights = empty_result((*call.q.shape[:3], call.k.shape[2]), call.q.dtype)
     if weights.size:
         q4, k4, _, kind, _, factor, hides, _, options = call

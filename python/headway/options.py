@@ -1,7 +1,8 @@
 """The options of a call that act on its scores: checked, and in one form for all who read them.
 
 Order of work per score, the same in the reference and in the kernels: scale, soft cap, ALiBi, float
-mask; then hiding (causal, window, lengths, bool mask, ``-inf``); then the softmax with its sinks.
+mask; then hiding (causal, window, lengths, bool mask, ``-inf``); then the softmax with its sinks;
+then dropout.
 """
 
 import math
@@ -13,6 +14,7 @@ import numpy as np
 
 from .arrays import Array, as_array, elementwise_readable, kind_of
 from .checks import real_number
+from .dropout import check_dropout
 
 FAR = 2**62
 """A distance that no window ends at."""
@@ -25,7 +27,7 @@ _MASK_DTYPES = "bool, float32, float64, float16 or bfloat16"
 
 
 class Options(NamedTuple):
-    """What acts on the scores of one call, for batch B, heads H, queries Tq and keys Tk."""
+    """What acts on the scores and weights of a call: batch B, heads H, queries Tq and keys Tk."""
 
     left: int = FAR  # keys before the query's own position that it sees; FAR: all
     right: int = FAR  # keys after it; 0 where causal
@@ -35,6 +37,8 @@ class Options(NamedTuple):
     sinks: Array | None = None  # (H,) float64, C-contiguous; -inf: no sink
     mask: Array | None = None  # (B, H, Tq, Tk) view of the given one, stride 0 where broadcast
     mask_kind: str = ""  # "bool" (True: may attend) or the name of a float dtype (added)
+    dropout: float = 0.0  # probability of a weight to be dropped, below 1
+    seed: int = 0  # of the dropout, below 2**64
 
 
 def check_options(
@@ -48,10 +52,14 @@ def check_options(
     alibi_slopes: Any,
     sinks: Any,
     kv_lengths: Any,
+    dropout: Any = 0.0,
+    seed: Any = None,
 ) -> Options | None:
     """Check the options of a call whose scores have the shape (B, H, Tq, Tk); None: none given."""
+    rate, number = check_dropout(dropout, seed)
     if (
-        mask is None
+        rate == 0.0
+        and mask is None
         and window is None
         and softcap is None
         and alibi_slopes is None
@@ -67,7 +75,7 @@ def check_options(
     slopes = None if alibi_slopes is None else check_slopes(alibi_slopes, batch, num_heads, wide)
     logits = None if sinks is None else check_sinks(sinks, num_heads, wide)
     view, mask_kind = (None, "") if mask is None else check_mask(mask, shape, rank)
-    return Options(left, right, lengths, cap, slopes, logits, view, mask_kind)
+    return Options(left, right, lengths, cap, slopes, logits, view, mask_kind, rate, number)
 
 
 # Integers -----------------------------------------------------------------------------------------

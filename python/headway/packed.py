@@ -26,6 +26,8 @@ def attention_varlen(
     sinks: Numbers | None = ...,
     out: Array | None = ...,
     return_lse: Literal[False] = ...,
+    dropout: float = ...,
+    seed: int | None = ...,
 ) -> Array: ...
 
 
@@ -46,6 +48,8 @@ def attention_varlen(
     sinks: Numbers | None = ...,
     out: Array | None = ...,
     return_lse: Literal[True],
+    dropout: float = ...,
+    seed: int | None = ...,
 ) -> tuple[Array, Array]: ...
 
 
@@ -66,6 +70,8 @@ def attention_varlen(
     sinks: Numbers | None = ...,
     out: Array | None = ...,
     return_lse: bool,
+    dropout: float = ...,
+    seed: int | None = ...,
 ) -> Array | tuple[Array, Array]: ...
 
 
@@ -85,6 +91,8 @@ def attention_varlen(
     sinks: Numbers | None = None,
     out: Array | None = None,
     return_lse: bool = False,
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> Array | tuple[Array, Array]:
     """Attention of each sequence of a packed batch to itself, or to the keys packed beside it.
 
@@ -116,6 +124,8 @@ def attention_varlen(
         Array that takes the result, as in :func:`attention`.
     return_lse : bool, default False
         Return the log-sum-exp of each row, too.
+    dropout, seed
+        As in :func:`attention`; a sequence counts as the batch entry of its place.
 
     Returns
     -------
@@ -148,7 +158,8 @@ def attention_varlen(
     """
     given = window, softcap, alibi_slopes, sinks
     call, queries, keys = check_packed(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, out, return_lse
+        *(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, out, return_lse),
+        *(dropout, seed),
     )
     result, place, filled, out_kind = target_of(call, out, "BTHD")
     lse = lse_of(call) if return_lse else None

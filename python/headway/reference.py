@@ -13,6 +13,7 @@ stands at the key position ``p = offset + i``::
     scores += mask                       a mask of numbers
     scores  = -inf where hidden          causal: j > p; window, lengths, a mask of bools, -inf
     weights = softmax(scores)            along the keys; a sink is one score more, without a value
+    weights = 0 or weights / (1 - rate)  dropout, at random, rate being its probability
     context = weights @ v
 
 Each step is a function of :mod:`headway.formulas`.
@@ -20,7 +21,7 @@ Each step is a function of :mod:`headway.formulas`.
 (Vaswani et al., "Attention Is All You Need", 2017, section 3.2; Gemma Team, "Gemma 2", 2024,
 section 2, for the soft cap; Press et al., "Train Short, Test Long", 2022, for ALiBi; Xiao et al.,
 "Efficient Streaming Language Models with Attention Sinks", 2024, and OpenAI, "gpt-oss model card",
-2025, for sinks.)
+2025, for sinks; Srivastava et al., "Dropout", JMLR 15, 2014.)
 
 A hidden key does not exist for the query: NaN or infinity there changes nothing. A query that sees
 no key at all has the context 0 and the log-sum-exp ``-inf``, or its sink.
@@ -32,10 +33,9 @@ import numpy as np
 
 from . import formulas
 from .arrays import Array, head_first
-from .calls import check_attention, check_packed
-from .checks import check_stage
-from .options import Options
+from .calls import Call, check_attention, check_packed
 from .reference_backward import attention_backward, attention_varlen_backward
+from .reference_matrices import attention_scores, attention_weights, options_of, scores_of
 from .reference_rotary import rotary_embedding
 
 __all__ = [
@@ -71,6 +71,8 @@ def attention(
     layout: str = "BHTD",
     out: Array | None = None,
     return_lse: bool = False,
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> Any:
     """Weighted sum of the values that each query may see, in float64 inside.
 
@@ -78,7 +80,7 @@ def attention(
     ----------
     q, k, v, causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths
         As in :func:`headway.attention`.
-    layout, out, return_lse
+    layout, out, return_lse, dropout, seed
         As in :func:`headway.attention`.
 
     Returns
@@ -111,13 +113,10 @@ def attention(
            [1. ]])
     """
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
-    call = check_attention(q, k, v, causal, align, scale, layout, given, out, return_lse)
-    scores, seen = formulas.scores_of(call, "masked")
-    weights, lse = formulas.softmax(scores, seen, (call.options or Options()).sinks)
-    seen = seen & (scores != -np.inf).any(axis=-1, keepdims=True)
-    v = call.v.astype(np.float64)
-    context = formulas.weighted_sum(weights, formulas.head_of_each_query(v, call.q), seen)
-
+    call = check_attention(
+        q, k, v, causal, align, scale, layout, given, out, return_lse, dropout, seed
+    )
+    context, lse = _context(call)
     context = head_first(context, call.rank)
     if layout == "BTHD" and call.rank > 2:
         context = context.swapaxes(-3, -2)
@@ -131,105 +130,6 @@ def attention(
 
 
 @np.errstate(all="ignore")
-def attention_weights(
-    q: Any,
-    k: Any,
-    *,
-    causal: bool = True,
-    align: Any = "end",
-    scale: float | None = None,
-    mask: Any = None,
-    window: Any = None,
-    softcap: float | None = None,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    kv_lengths: Any = None,
-    layout: str = "BHTD",
-) -> Array:
-    """Softmax of the scores: how much of each value goes into each context vector.
-
-    Parameters
-    ----------
-    q, k, causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths, layout
-        As in :func:`headway.attention`.
-
-    Returns
-    -------
-    ndarray, (B, H, Tq, Tk)
-        Weights in the dtype of q, head-first in every layout.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`headway.attention`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from headway import reference
-    >>> reference.attention_weights(np.zeros((2, 4)), np.zeros((2, 4)))
-    array([[1. , 0. ],
-           [0.5, 0.5]])
-    """
-    given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
-    call = check_attention(q, k, k, causal, align, scale, layout, given)
-    sinks = (call.options or Options()).sinks
-    weights, _ = formulas.softmax(*formulas.scores_of(call, "masked"), sinks)
-    return head_first(weights, call.rank).astype(call.q.dtype, order="C")
-
-
-@np.errstate(all="ignore")
-def attention_scores(
-    q: Any,
-    k: Any,
-    *,
-    stage: str = "masked",
-    causal: bool = True,
-    align: Any = "end",
-    scale: float | None = None,
-    mask: Any = None,
-    window: Any = None,
-    softcap: float | None = None,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    kv_lengths: Any = None,
-    layout: str = "BHTD",
-) -> Array:
-    """Scores before the softmax, at one of three stages.
-
-    Parameters
-    ----------
-    q, k, causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths, layout
-        As in :func:`headway.attention`.
-    stage : {"masked", "scaled", "capped"}, default "masked"
-        "scaled": ``scale * q.k`` for every pair. "capped": after the soft cap. "masked": after
-        ALiBi and a mask of numbers, too, and ``-inf`` where hidden.
-
-    Returns
-    -------
-    ndarray, (B, H, Tq, Tk)
-        Scores in float64 for float64 input, else float32, head-first in every layout.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`headway.attention`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from headway import reference
-    >>> reference.attention_scores(np.ones((2, 4)), np.ones((2, 4)))
-    array([[  2., -inf],
-           [  2.,   2.]])
-    """
-    check_stage(stage)
-    given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
-    call = check_attention(q, k, k, causal, align, scale, layout, given)
-    scores, _ = formulas.scores_of(call, stage)
-    return head_first(scores, call.rank).astype(call.wide, order="C")
-
-
 def attention_varlen(
     q: Any,
     k: Any,
@@ -246,14 +146,16 @@ def attention_varlen(
     sinks: Any = None,
     out: Array | None = None,
     return_lse: bool = False,
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> Any:
-    """Packed sequences: :func:`attention` of each one alone.
+    """Packed sequences: :func:`attention` of each one alone, as the batch entry of its place.
 
     Parameters
     ----------
     q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, window, softcap, alibi_slopes, sinks
         As in :func:`headway.attention_varlen`.
-    out, return_lse
+    out, return_lse, dropout, seed
         As in :func:`headway.attention_varlen`.
 
     Returns
@@ -278,27 +180,34 @@ def attention_varlen(
     """
     given = window, softcap, alibi_slopes, sinks
     call, queries, keys = check_packed(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, out, return_lse
+        *(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, out, return_lse),
+        *(dropout, seed),
     )
-    slopes = (call.options or Options()).slopes
+    options = options_of(call)
     _, num_heads, total_q, _ = call.q.shape
     if out is None:
         out = np.empty((total_q, num_heads, call.v.shape[3]), call.q.dtype)
     lse = np.empty((num_heads, total_q), call.wide)
     for n, offset in enumerate(call.offsets):
         rows, columns = slice(*queries[n : n + 2]), slice(*keys[n : n + 2])
-        _, lse[:, rows] = attention(
-            call.q[0, :, rows],
-            call.k[0, :, columns],
-            call.v[0, :, columns],
-            causal=causal,
-            align=offset,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            alibi_slopes=None if slopes is None else slopes[n],
-            sinks=sinks,
-            out=out[rows].swapaxes(0, 1),
-            return_lse=True,
+        slopes = None if options.slopes is None else options.slopes[n : n + 1]
+        alone = call._replace(
+            q=call.q[:, :, rows],
+            k=call.k[:, :, columns],
+            v=call.v[:, :, columns],
+            offset=offset,
+            options=options._replace(slopes=slopes),
         )
+        context, lse[:, rows] = (x[0] for x in _context(alone, n))
+        np.copyto(out[rows], context.swapaxes(0, 1), casting="unsafe")
     return (out, lse) if return_lse else out
+
+
+def _context(call: Call, first_entry: int = 0) -> tuple[Array, Array]:
+    """Context (B, H, Tq, Dv) and log-sum-exp (B, H, Tq) of entries that count from the first."""
+    scores, seen = scores_of(call, "masked")
+    weights, lse = formulas.softmax(scores, seen, options_of(call).sinks)
+    weights = formulas.dropped(weights, call.offsets, options_of(call), first_entry)
+    seen = seen & (scores != -np.inf).any(axis=-1, keepdims=True)
+    v = call.v.astype(np.float64)
+    return formulas.weighted_sum(weights, formulas.head_of_each_query(v, call.q), seen), lse

@@ -4,8 +4,9 @@ For one head, with the names of :mod:`headway.reference`. ``grad_out`` (Tq, Dv) 
 (Tq, 1) come down from the loss; ``out`` and ``lse`` are what the forward pass left::
 
     weights      = exp(scores - lse)                        0 where hidden
-    grad_v       = weights.T @ grad_out
-    grad_weights = grad_out @ v.T
+    kept         = 1, or 0 or 1 / (1 - rate) by dropout
+    grad_v       = (weights * kept).T @ grad_out
+    grad_weights = grad_out @ v.T * kept
     delta        = sum(grad_out * out)                      along the columns: one for each query
     grad_scores  = weights * (grad_weights - delta + grad_lse)
     grad_mask    = grad_scores                              summed where the mask is broadcast
@@ -53,6 +54,8 @@ def attention_backward(
     sinks: Any = None,
     kv_lengths: Any = None,
     layout: str = "BHTD",
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Array, ...]:
     """Gradients of a loss by q, k and v, in float64 inside.
 
@@ -61,6 +64,8 @@ def attention_backward(
     grad_out, q, k, v, out, lse, grad_lse, sinks_grad, mask_grad
         As in :func:`headway.attention_backward`.
     causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths, layout
+        As in :func:`headway.attention`.
+    dropout, seed
         As in :func:`headway.attention`.
 
     Returns
@@ -98,7 +103,7 @@ def attention_backward(
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     saved = grad_out, out, lse, grad_lse
     call, kept = check_backward(
-        q, k, v, causal, align, scale, layout, given, saved, sinks_grad, mask_grad
+        q, k, v, causal, align, scale, layout, given, saved, sinks_grad, mask_grad, (dropout, seed)
     )
     found = _gradients(call, kept)
     results = []
@@ -114,6 +119,7 @@ def attention_backward(
     return tuple(results)
 
 
+@np.errstate(all="ignore")
 def attention_varlen_backward(
     grad_out: Any,
     q: Any,
@@ -133,6 +139,8 @@ def attention_varlen_backward(
     softcap: float | None = None,
     alibi_slopes: Any = None,
     sinks: Any = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Array, ...]:
     """Packed sequences: :func:`attention_backward` of each one alone.
 
@@ -140,7 +148,7 @@ def attention_varlen_backward(
     ----------
     grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, grad_lse, sinks_grad
         As in :func:`headway.attention_varlen_backward`.
-    causal, align, scale, window, softcap, alibi_slopes, sinks
+    causal, align, scale, window, softcap, alibi_slopes, sinks, dropout, seed
         As in :func:`headway.attention_varlen`.
 
     Returns
@@ -168,35 +176,27 @@ def attention_varlen_backward(
     """
     given = window, softcap, alibi_slopes, sinks
     saved = grad_out, out, lse, grad_lse
+    drops = dropout, seed
     call, kept, queries, keys = check_packed_backward(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, saved, sinks_grad
+        q, k, v, cu_seqlens_q, cu_seqlens_k, causal, align, scale, given, saved, sinks_grad, drops
     )
     options = call.options or Options()
     results = [np.empty(x.shape[1:], x.dtype) for x in (call.q, call.k, call.v)]
     sums = np.zeros(call.q.shape[1])
     for n, offset in enumerate(call.offsets):
         rows, columns = slice(*queries[n : n + 2]), slice(*keys[n : n + 2])
-        rows_of = kept.of_queries(rows)
-        *parts, dsinks = attention_backward(
-            rows_of.grad_out[0],
-            call.q[0, :, rows],
-            call.k[0, :, columns],
-            call.v[0, :, columns],
-            rows_of.out[0],
-            rows_of.lse[0],
-            grad_lse=None if rows_of.grad_lse is None else rows_of.grad_lse[0],
-            sinks_grad=True,
-            causal=causal,
-            align=offset,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            alibi_slopes=None if options.slopes is None else options.slopes[n],
-            sinks=np.full(sums.shape, -np.inf) if options.sinks is None else options.sinks,
+        slopes = None if options.slopes is None else options.slopes[n : n + 1]
+        alone = call._replace(
+            q=call.q[:, :, rows],
+            k=call.k[:, :, columns],
+            v=call.v[:, :, columns],
+            offset=[offset],
+            options=options._replace(slopes=slopes),
         )
-        for result, where, part in zip(results, (rows, columns, columns), parts, strict=True):
-            result[:, where] = part
-        sums += dsinks
+        parts = _gradients(alone, kept.of_queries(rows), n)
+        for result, where, part in zip(results, (rows, columns, columns), parts[:3], strict=True):
+            result[:, where] = part[0].astype(result.dtype)
+        sums += parts.sinks
     found = [np.ascontiguousarray(result.swapaxes(0, 1)) for result in results]
     if sinks_grad:
         found.append(sums.astype(dtype_of_sinks(sinks, call)))
@@ -213,7 +213,8 @@ class _Gradients(NamedTuple):
     sinks: Array  # (H,)
 
 
-def _gradients(call: Call, saved: Saved) -> _Gradients:
+def _gradients(call: Call, saved: Saved, first_entry: int = 0) -> _Gradients:
+    """Of entries that count from the first."""
     options = call.options or Options()
     grad_out, out = saved.grad_out.astype(np.float64), saved.out.astype(np.float64)
     lse = saved.lse.astype(np.float64)[..., None]
@@ -227,8 +228,9 @@ def _gradients(call: Call, saved: Saved) -> _Gradients:
 
     delta = np.where(some, (grad_out * out).sum(axis=-1, keepdims=True), 0.0)
     above = -delta if saved.grad_lse is None else saved.grad_lse[..., None] - delta
-    grad_v = seen_sum(weights.swapaxes(2, 3), grad_out, seen.swapaxes(2, 3))
-    grad_weights = grad_out @ v.swapaxes(2, 3)
+    kept = formulas.dropped(np.ones_like(weights), call.offsets, options, first_entry)
+    grad_v = seen_sum((weights * kept).swapaxes(2, 3), grad_out, seen.swapaxes(2, 3))
+    grad_weights = grad_out @ v.swapaxes(2, 3) * kept
     grad_scores = np.where(seen, weights * (grad_weights + above), 0.0)
     grad_sinks = _sinks(options.sinks, lse, above)
 

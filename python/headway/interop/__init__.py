@@ -1,5 +1,7 @@
-"""headway in other frameworks. Each module needs its own package and is imported by its name.
+"""Bridges to other packages, each imported only when asked for.
 
-* :mod:`headway.interop.threadpoolctl`: ``pip install threadpoolctl``
-* :mod:`headway.interop.torch`: PyTorch, ``pip install 'headway[torch]'``
+``headway.interop.torch``, ``headway.interop.transformers``, ``headway.interop.onnx``,
+``headway.interop.jax`` and ``headway.interop.threadpoolctl``. Each imports its package when it is
+used, those for torch and threadpoolctl when they are imported; where the package is absent, it says
+so in one line.
 """

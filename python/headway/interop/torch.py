@@ -12,8 +12,8 @@ try:
 except ImportError:
     raise ImportError("headway.interop.torch needs PyTorch: pip install 'headway[torch]'") from None
 
-from .torch_attention import scaled_dot_product_attention
-from .torch_module import MultiHeadAttention
-from .torch_override import Override, override
+from ._torch_attention import scaled_dot_product_attention
+from ._torch_module import MultiHeadAttention
+from ._torch_override import Override, override
 
 __all__ = ["MultiHeadAttention", "Override", "override", "scaled_dot_product_attention"]

@@ -1,0 +1,1 @@
+"""The commands of ``headway``, a file each; ``headway.cli`` lists them."""
