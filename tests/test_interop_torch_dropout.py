@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch_cases import CASES, assert_same_outcome, inputs_of, made, outcome
 import headway
 
 torch = pytest.importorskip("torch")
-interop = pytest.importorskip("headway.interop.torch")
+interop = import_module("headway.interop.torch")
 
 pytestmark = pytest.mark.filterwarnings("default")  # deprecations inside of PyTorch's compiler
 
