@@ -68,7 +68,7 @@ class Elements(HTMLParser):
         return [attributes for name, attributes in self.found if name == tag]
 
 
-@pytest.fixture(params=TRACES)
+@pytest.fixture(params=TRACES, scope="module")
 def trace(request: pytest.FixtureRequest) -> Trace:
     return TRACES[request.param]()
 

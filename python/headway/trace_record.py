@@ -51,7 +51,8 @@ class Trace:
     largest : float
         Largest number in the last step.
     agrees : bool
-        Whether the difference is within what the dtype allows.
+        Whether the difference is within what the dtype allows to scores of ordinary size; the
+        rounding error of a score grows with the score.
 
     Examples
     --------
