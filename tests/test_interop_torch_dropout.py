@@ -77,6 +77,13 @@ def test_opcheck() -> None:
     torch.library.opcheck(operator, (*inputs, *options))
 
 
+def test_the_operator_itself_wants_a_seed() -> None:
+    inputs = inputs_of(torch, CASES["causal"])
+    operator = torch.ops.headway.scaled_dot_product_attention.default
+    with pytest.raises(ValueError, match=r"seed: expected a tensor of one int64 where dropout_p"):
+        operator(*inputs, dropout_p=0.3)
+
+
 def test_compiled() -> None:
     inputs = inputs_of(torch, CASES["causal"], grad=True)
 
