@@ -15,6 +15,7 @@ from ._torch_ops import (
     attend_plain,
     is_eager,
     is_transformed,
+    num_function_modes,
 )
 from ._torch_options import chance_and_seed, integers, numbers, window_of
 from ._torch_tensors import check_dense, check_mask, check_operand, four_axes
@@ -186,6 +187,7 @@ def scaled_dot_product_attention(
         and layout is _BHTD
         and seed is None
         and return_lse is False
+        and not num_function_modes()
     ):
         plain = attend_plain(query, key, value, is_causal, scale, enable_gqa)
         if plain is not None:

@@ -158,6 +158,7 @@ def attend_backward(
 # Asked of PyTorch before each call. In a version without one of them no call is taken at once.
 _num_modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", None)
 _transforms: Any = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+num_function_modes: Any = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _is_tracing: Any = getattr(torch._C, "_is_tracing", None)
 _forward_ad = torch.autograd.forward_ad
 _can_ask: bool = all((_num_modes, _transforms, _is_tracing, hasattr(_forward_ad, "_current_level")))
