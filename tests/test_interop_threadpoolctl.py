@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import headway
 @pytest.fixture
 def threadpoolctl(any_threads: None) -> Any:
     module = pytest.importorskip("threadpoolctl")
-    pytest.importorskip("headway.interop.threadpoolctl").register()
+    import_module("headway.interop.threadpoolctl").register()
     return module
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
 from torch_cases import CASES, assert_same_outcome, inputs_of, made, mask_of, outcome
 
 torch = pytest.importorskip("torch")
-interop = pytest.importorskip("headway.interop.torch")
+interop = import_module("headway.interop.torch")
 
 # Deprecations inside of PyTorch's compiler are not ours.
 pytestmark = pytest.mark.filterwarnings("default")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from helpers import assert_close
 from torch_cases import made
 
 torch = pytest.importorskip("torch")
-interop = pytest.importorskip("headway.interop.torch")
+interop = import_module("headway.interop.torch")
 
 nn = torch.nn
 

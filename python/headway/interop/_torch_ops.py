@@ -65,7 +65,11 @@ def _options(
     if window is not None:
         options["window"] = window[0] if len(window) == 1 else tuple(window)
     if dropout_p > 0:
-        assert seed is not None
+        if seed is None:
+            raise ValueError(
+                "seed: expected a tensor of one int64 where dropout_p is above 0, got None; "
+                "pass torch.randint(2**63 - 1, ())"
+            )
         options |= {"dropout": dropout_p, "seed": int(seed) & (2**64 - 1)}
     return options
 
@@ -92,7 +96,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) of (B, H, T, D) tensors, computed in place in new tensors."""
     tensors = attn_mask, alibi_slopes, sinks, kv_lengths, positions, seed
-    plainly = window is None and softcap == 0 and align == "start"
+    plainly = window is None and softcap == 0 and align == "start" and dropout_p == 0
     if plainly and all(x is None for x in tensors):
         rows = query.new_empty(query.shape[:3], dtype=wide_dtype(query.dtype))
         operands = query.detach(), key.detach(), value.detach()
