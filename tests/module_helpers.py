@@ -66,6 +66,59 @@ def reference_result(module: MultiHeadAttention, x: Array) -> Array:
     return z if module.b_out is None else z + module.b_out.astype(np.float64)
 
 
+def fused(module: Module) -> MultiHeadAttention:
+    """The same weights with all heads at once."""
+    if isinstance(module, MultiHeadAttention):
+        return module
+    if isinstance(module, CausalAttention):
+        module = StackedMultiHeadAttention([module])
+    return module.fuse()
+
+
+def reference_gradients(module: Module, x: Array, grad: Array) -> tuple[Array, dict[str, Array]]:
+    """The gradients of x and of the weights in float64: plain products and the NumPy reference."""
+    heads = fused(module)
+    weights = {name: w.astype(np.float64) for name, w in heads.parameters().items()}
+    wide = x.astype(np.float64).reshape(-1, *x.shape[-2:])
+    counts = {"query": heads.num_heads, "key": heads.num_kv_heads, "value": heads.num_kv_heads}
+    parts = []
+    for kind, count in counts.items():
+        part = wide @ weights[f"w_{kind}"] + weights.get(f"b_{kind}", 0.0)
+        parts.append(part.reshape(*part.shape[:2], count, heads.head_dim))
+    options: dict[str, Any] = {"layout": "BTHD"}
+    out, lse = reference.attention(*parts, return_lse=True, **options)
+    z, of_z = out.reshape(*wide.shape[:2], -1), grad.astype(np.float64).reshape(*wide.shape[:2], -1)
+
+    found: dict[str, Array] = {}
+
+    def back(kind: str, rows: Array, above: Array) -> Array:
+        found[f"w_{kind}"] = np.einsum("bti,btj->ij", rows, above)
+        if f"b_{kind}" in weights:
+            found[f"b_{kind}"] = above.sum(axis=(0, 1))
+        result: Array = above @ weights[f"w_{kind}"].T
+        return result
+
+    if "w_out" in weights:
+        of_z = back("out", z, of_z)
+    above = reference.attention_backward(of_z.reshape(out.shape), *parts, out, lse, **options)
+    of_x = np.zeros(wide.shape)
+    for kind, array in zip(counts, above, strict=True):
+        of_x += back(kind, wide, array.reshape(*wide.shape[:2], -1))
+    return of_x.reshape(x.shape), renamed(module, found)
+
+
+def renamed(module: Module, found: dict[str, Array]) -> dict[str, Array]:
+    """What belongs to the weights of all heads at once, under the names of the module."""
+    if not isinstance(module, StackedMultiHeadAttention):
+        return {name: found[name] for name in module.parameters()}
+    size, result = module.head_dim, {}
+    for name in module.parameters():
+        place, dot, last = name.removeprefix("heads.").partition(".")
+        start = int(place) * size if dot else 0
+        result[name] = found[last][..., start : start + size] if dot else found[name]
+    return result
+
+
 def assert_same_state(one: Module, other: Module) -> None:
     """Fail unless both modules have the same weights, bit for bit, under the same names."""
     state, wanted = one.state_dict(), other.state_dict()

@@ -114,9 +114,9 @@ def test_neighbours(dtype: str, name: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_against_the_reference(dtype: str, isa: str, threads: int) -> None:
+def test_against_the_reference(dtype: str, isa: str) -> None:
     """The reference packs, too; strided arrays and offsets of any integer dtype."""
-    for name in OPTIONS:
+    for name in ("plain", "aligns", "many"):
         arrays, grad_lse, options = packed(dtype, name)
         wide = [x.astype(np.float64) for x in arrays]
         expected = named_gradients(

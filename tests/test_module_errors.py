@@ -254,10 +254,10 @@ def test_the_offered_fix_works() -> None:
 
 def test_options_that_are_not_offered_are_refused() -> None:
     for module in both_stages(3, 4, num_heads=2):
-        for option in ("training", "seed", "mask"):
+        for option in ("save", "window", "mask"):
             with pytest.raises(TypeError, match=option):
                 module(w(2, 3), **{option: None})
-    for option in ("dropout", "window"):
+    for option in ("bias", "window"):
         with pytest.raises(TypeError, match=option):
             init(**{option: 0.0})
 

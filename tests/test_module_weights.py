@@ -193,7 +193,7 @@ def test_attention_reads_views_and_writes_z_merged(monkeypatch: pytest.MonkeyPat
         seen.append((q, k, v, out))
         return headway.attention(q, k, v, layout=layout, out=out)
 
-    monkeypatch.setattr("headway.all_heads.attention", spy)
+    monkeypatch.setattr("headway.module_base.attention", spy)
     module = MultiHeadAttention.init(6, 8, num_heads=4, num_kv_heads=2, dtype=np.float64)
     result = module(make(1, (3, 5, 6)))
     (q, k, v, out) = seen[0]

@@ -27,7 +27,8 @@ struct ProjectionRows {
 class Projection {
  public:
   // weight (d_in, d_out), contiguous, and bias (d_out), or null, stay where they are for as long as this lives.
-  Projection(ElementKind kind, const void* weight, const void* bias, std::int64_t d_in, std::int64_t d_out);
+  // `turned`: the weight lies as (d_out, d_in), and is transposed while it is packed.
+  Projection(ElementKind kind, const void* weight, bool turned, const void* bias, std::int64_t d_in, std::int64_t d_out);
   ~Projection();
   Projection(const Projection&) = delete;
   Projection& operator=(const Projection&) = delete;
@@ -40,9 +41,11 @@ class Projection {
  private:
   struct Packed;
   const Packed& packed(const KernelTable& table, const std::function<bool()>& interrupted);
+  void pack(const KernelTable& table, std::byte* data, const std::function<bool()>& interrupted) const;
 
   ElementKind kind_;
   const void* weight_;
+  bool turned_;
   const void* bias_;
   std::int64_t d_in_, d_out_;
   std::atomic<Packed*> packed_{nullptr};  // a list, one per ISA that was used

@@ -144,6 +144,7 @@ struct ProjectionTask {
   const void* panels;
   const void* next_panels;    // what the thread will likely multiply with after this task
   const void* bias;           // (num_columns), or null
+  const void* const* added_rows;  // (num_rows): each (num_columns) in the accumulation type, added to the sums; or null
   void* const* out_rows;      // (num_rows): each (num_columns)
   std::int64_t num_rows, num_columns;  // 1 .. rows_per_task, columns_per_task
   std::int64_t d_in;

@@ -162,15 +162,17 @@ template <class S, class Weight, int kPanels>
   if constexpr (kPanels > 2) multiply_one_row<S, Weight, kPanels - 1>(args, weights, panels);
 }
 
-// Rows [row, row + num_rows), columns [column, end) of the task: out = sums + bias, rounded once.
+// Rows [row, row + num_rows), columns [column, end) of the task: out = sums + added + bias, rounded once.
 template <class S, class Element, class Out>
 void store_sums(const ProjectionTask& task, const typename S::Real* sums, std::ptrdiff_t sums_step, std::int64_t row,
                 std::int64_t num_rows, std::int64_t column, std::int64_t end) {
   const auto* bias = static_cast<const Element*>(task.bias);
   for (std::int64_t i = row; i < row + num_rows; ++i) {
     auto* out = static_cast<Out*>(task.out_rows[i]);
+    const auto* added = task.added_rows ? static_cast<const typename S::Real*>(task.added_rows[i]) : nullptr;
     const auto store = [&](std::int64_t at, int n) {
       auto y = S::load(sums + i * sums_step + at);
+      if (added != nullptr) y = S::add(y, S::load_elements(added + at, n));
       if (bias != nullptr) y = S::add(y, S::load_elements(bias + at, n));
       S::store_elements(out + at, y, n);
     };

@@ -91,7 +91,8 @@ template <int kRows, int kColumns>
   for_tiles<0, kRows * kColumns>([&](auto c) { tile_store<decltype(c)::value>(sums + decltype(c)::value * kTileBytes, 64); });
 }
 
-// Sums (row tiles, column tiles) of the rows from `row` and the columns from `column` on + bias -> out, rounded once.
+// Sums (row tiles, column tiles) of the rows from `row` and the columns from `column` on + added + bias -> out, rounded
+// once.
 inline void store_tiles(const ProjectionTask& task, const char* sums, std::int64_t row, std::int64_t rows,
                         std::int64_t column, std::int64_t columns) {
   const std::int64_t column_tiles = (columns + 15) / 16;
@@ -101,9 +102,11 @@ inline void store_tiles(const ProjectionTask& task, const char* sums, std::int64
   for (int c = 0; bias != nullptr && c < 2; ++c) add[c] = VecF32::load_elements(bias + column + c * low, c == 0 ? low : high);
   for (std::int64_t i = 0; i < rows; ++i) {
     __m512 y[2];
+    const auto* added = task.added_rows ? static_cast<const float*>(task.added_rows[row + i]) + column : nullptr;
     for (int c = 0; c < column_tiles; ++c) {
       const char* from = sums + (i / 16 * column_tiles + c) * kTileBytes + i % 16 * 64;
       y[c] = VecF32::load(reinterpret_cast<const float*>(from));
+      if (added != nullptr) y[c] = VecF32::add(y[c], VecF32::load_elements(added + c * low, c == 0 ? low : high));
       if (bias != nullptr) y[c] = VecF32::add(y[c], add[c]);
     }
     if (high == 0) y[1] = y[0];

@@ -14,6 +14,7 @@ from .cost_record import Cost
 from .costs import cost
 from .functional import attention
 from .gradients import attention_backward, attention_varlen_backward
+from .layer_gradients import Gradients
 from .matrices import attention_scores, attention_weights
 from .merging import merge_partials
 from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
@@ -31,15 +32,18 @@ from .runtime import (
     set_num_threads,
 )
 from .slopes import alibi_slopes
+from .tracing import Trace, trace
 
 __all__ = [
     "CausalAttention",
     "Cost",
+    "Gradients",
     "KVCache",
     "MultiHeadAttention",
     "PagedKVCache",
     "Projection",
     "StackedMultiHeadAttention",
+    "Trace",
     "__version__",
     "alibi_slopes",
     "attention",
@@ -59,6 +63,7 @@ __all__ = [
     "rotary_embedding",
     "set_isa",
     "set_num_threads",
+    "trace",
 ]
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from . import state as names
 from .arrays import Array, ArrayInput
 from .conversions import merged_arguments, single_heads
-from .functional import attention
 from .head_stack import StackedMultiHeadAttention
 from .module_base import AttentionModule
 from .weights import (
@@ -61,6 +60,8 @@ class MultiHeadAttention(AttentionModule):
         Output projection.
     b_out : array, (width,), optional
         Its bias.
+    dropout : float from 0 to less than 1, default 0.0
+        Probability with which an attention weight is dropped in training mode.
 
     Attributes
     ----------
@@ -71,6 +72,8 @@ class MultiHeadAttention(AttentionModule):
         Sizes of the input and of the heads.
     d_out : int
         Width of all heads together, ``num_heads * head_dim``.
+    dropout : float
+        May be assigned.
     dtype : numpy.dtype
         Of the weights, the input and the result.
     num_parameters : int
@@ -118,6 +121,7 @@ class MultiHeadAttention(AttentionModule):
         b_value: ArrayInput | None = None,
         w_out: ArrayInput | None = None,
         b_out: ArrayInput | None = None,
+        dropout: float = 0.0,
     ) -> None:
         query = checked_matrix("w_query", w_query, "(d_in, num_heads * head_dim)")
         self._num_heads, self._num_kv_heads = checked_head_counts(num_heads, num_kv_heads)
@@ -139,6 +143,7 @@ class MultiHeadAttention(AttentionModule):
         biases = {"b_query": b_query, "b_key": b_key, "b_value": b_value}
         weights |= checked_biases(biases, weights)
         self._store(weights | checked_output(w_out, b_out, width, query))
+        self.dropout = dropout
 
     @classmethod
     def init(
@@ -150,6 +155,7 @@ class MultiHeadAttention(AttentionModule):
         num_kv_heads: int | None = None,
         qkv_bias: bool = False,
         out_proj: bool = False,
+        dropout: float = 0.0,
         seed: int | None = 0,
         dtype: Any = np.float32,
     ) -> Self:
@@ -157,7 +163,7 @@ class MultiHeadAttention(AttentionModule):
 
         Parameters
         ----------
-        d_in, d_out, num_heads, qkv_bias, out_proj, seed, dtype
+        d_in, d_out, num_heads, qkv_bias, out_proj, dropout, seed, dtype
             As in :meth:`StackedMultiHeadAttention.init`; the same seed gives the same weights.
         num_kv_heads : int, optional
             Number of key and value heads, a divisor of num_heads; default num_heads.
@@ -189,7 +195,7 @@ class MultiHeadAttention(AttentionModule):
             seed=seed,
             dtype=dtype,
         )
-        return cls(**drawn, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        return cls(**drawn, num_heads=num_heads, num_kv_heads=num_kv_heads, dropout=dropout)
 
     @classmethod
     def from_state_dict(
@@ -302,18 +308,3 @@ class MultiHeadAttention(AttentionModule):
         shared = self._num_kv_heads < self._num_heads
         kv_heads = {"num_kv_heads": self._num_kv_heads} if shared else {}
         return {"num_heads": self._num_heads} | kv_heads | super()._more_sizes()
-
-    def _write_merged(self, x: Array, z: Array) -> None:
-        self._attend(x, z.reshape(*x.shape[:-1], self._num_heads, self.head_dim))  # a view of z
-
-    def _write_heads(self, x: Array, z: Array) -> None:
-        self._attend(x, np.moveaxis(z, 0, -2))
-
-    def _attend(self, x: Array, z: Array) -> None:
-        attention(*self._projected(x), layout="BTHD", out=z)
-
-    def _projected(self, x: Array) -> tuple[Array, Array, Array]:
-        queries, kv_heads = self._num_heads, self._num_kv_heads
-        end = queries + kv_heads  # of the keys
-        qkv = self._qkv(x).reshape(*x.shape[:-1], end + kv_heads, self.head_dim)
-        return qkv[..., :queries, :], qkv[..., queries:end, :], qkv[..., end:, :]  # views

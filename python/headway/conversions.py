@@ -37,6 +37,11 @@ def checked_heads(heads: Iterable[CausalAttention]) -> tuple[CausalAttention, ..
                 "all heads read the same x"
             )
         checked(f"heads[{n}].w_query", head.w_query, given_heads[0].w_query, "heads[0].w_query")
+        if head.dropout != given_heads[0].dropout:
+            raise ValueError(
+                f"heads[{n}]: expected dropout {given_heads[0].dropout} like heads[0], got "
+                f"{head.dropout}; assign heads[{n}].dropout"
+            )
     return tuple(copy.copy(head) for head in given_heads)
 
 
@@ -71,13 +76,13 @@ def single_heads(module: MultiHeadAttention) -> list[CausalAttention]:
     group, size = module.num_heads // module.num_kv_heads, module.head_dim
     heads = []
     for h in range(module.num_heads):
-        columns: dict[str, Array] = {}
+        columns: dict[str, Any] = {}
         for kind in KINDS:
             n = h if kind == "query" else h // group
             for name in (f"w_{kind}", f"b_{kind}"):
                 if name in module._weights:
                     columns[name] = module._weights[name][..., n * size : (n + 1) * size]
-        heads.append(CausalAttention(**columns))
+        heads.append(CausalAttention(**columns, dropout=module.dropout))
     return heads
 
 

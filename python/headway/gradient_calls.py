@@ -1,5 +1,6 @@
 """What the backward pass takes beside a checked call, checked; and what it asks for."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,3 +164,35 @@ def dtype_of_sinks(sinks: Any, call: Call) -> np.dtype[Any]:
         if given.name in ("float32", "float64", "float16", "bfloat16"):
             dtype = given.newbyteorder("=")
     return dtype
+
+
+def write_gradients(
+    function: Callable[..., None],
+    call: Call,
+    saved: Saved,
+    places: Sequence[Array],
+    dsinks: Array | None,
+    *cuts: Array,
+) -> None:
+    """Let a function of the core write dq, dk and dv to (B, H, T, D) views; dsinks to float64."""
+    q, k, v, kind, _, factor, hides, _, options = call
+    if not q.size:
+        return
+    function(
+        saved.grad_out,
+        q,
+        k,
+        v,
+        saved.out,
+        saved.lse,
+        saved.grad_lse,
+        *places,
+        dsinks,
+        kind,
+        saved.kind,
+        factor,
+        hides,
+        call.offsets,
+        options,
+        *cuts,
+    )

@@ -19,7 +19,13 @@ from .arrays import (
     with_four_axes,
 )
 from .calls import Call
-from .gradient_calls import Saved, check_backward, check_packed_backward, dtype_of_sinks
+from .gradient_calls import (
+    Saved,
+    check_backward,
+    check_packed_backward,
+    dtype_of_sinks,
+    write_gradients,
+)
 from .mask_gradients import mask_gradient
 
 __all__ = ["attention_backward", "attention_varlen_backward"]
@@ -285,31 +291,14 @@ def _gradients(
     *cuts: Array,
 ) -> list[Array]:
     """dq, dk and dv, and dsinks if asked for, as a function of the core gives them."""
-    q4, k4, v4, kind, rank, factor, hides, _, options = call
-    make = empty_result if q4.size else np.zeros  # without a query no key is seen: all are 0
+    q, rank = call.q, call.rank
+    make = empty_result if q.size else np.zeros  # without a query no key is seen: all are 0
     results = []
-    for x in (q4, k4, v4):
-        results.append(make(result_shape(rank, layout, *x.shape), q4.dtype))
-    dsinks = np.zeros(q4.shape[1]) if sinks_grad else None
-    if q4.size:
-        function(
-            saved.grad_out,
-            q4,
-            k4,
-            v4,
-            saved.out,
-            saved.lse,
-            saved.grad_lse,
-            *(with_four_axes(x, layout) for x in results),
-            dsinks,
-            kind,
-            saved.kind,
-            factor,
-            hides,
-            call.offsets,
-            options,
-            *cuts,
-        )
+    for x in (q, call.k, call.v):
+        results.append(make(result_shape(rank, layout, *x.shape), q.dtype))
+    dsinks = np.zeros(q.shape[1]) if sinks_grad else None
+    places = [with_four_axes(x, layout) for x in results]
+    write_gradients(function, call, saved, places, dsinks, *cuts)
     if dsinks is not None:
         with np.errstate(all="ignore"):  # a gradient may pass the range of 16 bits
             results.append(dsinks.astype(dtype_of_sinks(sinks, call)))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import state as names
-from .arrays import Array, ArrayInput
+from .arrays import Array, ArrayInput, empty_result
 from .conversions import checked_heads, common_head_dim, side_by_side, single_heads
+from .module_backward import Places
 from .module_base import AttentionModule
 from .one_head import CausalAttention
 from .weights import Weight, checked_output
@@ -33,8 +34,8 @@ class StackedMultiHeadAttention(AttentionModule):
     Parameters
     ----------
     heads : iterable of CausalAttention
-        At least one head, all with the same d_in and dtype; the head_dim may differ. The heads are
-        copied, so that no two of them share a weight.
+        At least one head, all with the same d_in, dtype and dropout; the head_dim may differ. The
+        heads are copied, so that no two of them share a weight.
     w_out : array, (d_out, width), optional
         Output projection.
     b_out : array, (width,), optional
@@ -62,7 +63,8 @@ class StackedMultiHeadAttention(AttentionModule):
     ``heads`` and ``fuse`` raise a ValueError; ``[head(x) for head in module]`` serves there.
 
     Bits and memory are those of :class:`CausalAttention`; Z is written once, each head to its
-    columns.
+    columns. In training with dropout one attention serves all heads, which have one head_dim then:
+    what is dropped depends on the index of the head, and both stages drop the same.
 
     Examples
     --------
@@ -104,6 +106,7 @@ class StackedMultiHeadAttention(AttentionModule):
         num_heads: int,
         qkv_bias: bool = False,
         out_proj: bool = False,
+        dropout: float = 0.0,
         seed: int | None = 0,
         dtype: Any = np.float32,
     ) -> Self:
@@ -121,6 +124,8 @@ class StackedMultiHeadAttention(AttentionModule):
             Whether queries, keys and values get biases.
         out_proj : bool, default False
             Whether there is an output projection (d_out, d_out), with a bias.
+        dropout : float, default 0.0
+            As for each head.
         seed : int or None, default 0
             The same seed gives the same weights, here and in :meth:`MultiHeadAttention.init`; None
             gives new ones each time.
@@ -152,6 +157,7 @@ class StackedMultiHeadAttention(AttentionModule):
             num_heads=num_heads,
             qkv_bias=qkv_bias,
             out_proj=out_proj,
+            dropout=dropout,
             seed=seed,
             dtype=dtype,
         )
@@ -168,22 +174,13 @@ class StackedMultiHeadAttention(AttentionModule):
 
         Parameters
         ----------
-        state : mapping of str to array
-            NumPy arrays or tensors, the matrices (out, in) as torch stores them.
-        num_heads : int, optional
-            Number of heads; needed where the names do not tell, as ``heads.0.W_query.weight`` does.
-        prefix : str, default ""
-            What stands before the names; other keys are left alone.
+        state, num_heads, prefix
+            As in :meth:`MultiHeadAttention.from_state_dict`.
 
         Returns
         -------
         StackedMultiHeadAttention
             With copies of the weights.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As :meth:`MultiHeadAttention.from_state_dict`.
 
         Examples
         --------
@@ -248,7 +245,7 @@ class StackedMultiHeadAttention(AttentionModule):
         from .all_heads import MultiHeadAttention
 
         arguments: dict[str, Any] = {**side_by_side(self._heads), **self._weights}
-        return MultiHeadAttention(**arguments, num_heads=self.num_heads)
+        return MultiHeadAttention(**arguments, num_heads=self.num_heads, dropout=self.dropout)
 
     def _arrays(self) -> Iterator[Array]:
         for head in self._heads:
@@ -302,11 +299,20 @@ class StackedMultiHeadAttention(AttentionModule):
         for n, head in enumerate(self._heads):
             head._write_merged(x, z[n])
 
+    def _places(self, outer: tuple[int, ...], together: bool) -> Places:
+        if not together:
+            places = [head._places(outer, False) for head in self._heads]
+            return Places([p.projected[0] for p in places], [p.calls[0] for p in places])
+        size = self.head_dim
+        qkv = empty_result((*outer, self.num_heads, 3, size), self.dtype)
+        rows = [qkv[..., n, :, :].reshape(*outer, 3 * size) for n in range(len(self))]  # views
+        return Places(rows, [(qkv[..., 0, :], qkv[..., 1, :], qkv[..., 2, :])])
+
+    def _owners(self) -> list[tuple[str, AttentionModule]]:
+        return [(f"heads.{n}.", head) for n, head in enumerate(self._heads)]
+
     def _projected(self, x: Array) -> tuple[Array, Array, Array]:
-        shape = (*x.shape[:-1], self.num_heads, self.head_dim)
-        joined = tuple(np.empty(shape, x.dtype) for _ in range(3))
-        for n, head in enumerate(self._heads):
-            for whole, part in zip(joined, head._projected(x), strict=True):
-                whole[..., n, :] = part[..., 0, :]
-        q, k, v = joined
-        return q, k, v
+        places = self._places(x.shape[:-1], True)
+        for head, place in zip(self._heads, places.projected, strict=True):
+            head._qkv(x, out=place)
+        return places.calls[0]

@@ -1,39 +1,46 @@
-"""What the three modules have in common: checked input, sizes, copies, pickling and files."""
+"""What the three modules have in common: checked input, their call, sizes, copies and pickling."""
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arrays import Array, ArrayInput, readable
+from .arrays import Array, ArrayInput, empty_result, readable
 from .costs import ModuleCost
-from .module_cache import call_with_cache
+from .functional import attention
+from .module_backward import Places
+from .module_files import ModuleFiles
+from .module_trace import ModuleTrace
+from .module_training import ModuleTraining
 from .packed_weights import packed_side_by_side
 from .projection import Projection
-from .weights import KINDS, check_shape, checked
+from .weights import KINDS, checked
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from .cache import KVCache
 
 
-class AttentionModule(ModuleCost, ABC):
+class AttentionModule(ModuleTraining, ModuleFiles, ModuleCost, ModuleTrace):
     """Base of the modules. ``_weights`` holds read-only arrays by the name of their argument.
 
     They are views of the weights of the projections: one for Q, K and V, one for the output.
     """
 
-    _class_in_files: ClassVar[str]
     _weights: dict[str, Array]
     _qkv: Projection
     _out: Projection | None = None
 
-    def __call__(self, x: ArrayInput, *, cache: KVCache | None = None) -> Array:
+    def __call__(
+        self,
+        x: ArrayInput,
+        *,
+        cache: KVCache | None = None,
+        training: bool = False,
+        seed: int | None = None,
+    ) -> Array:
         """The context vectors of ``x``, those of all heads side by side.
 
         Parameters
@@ -45,6 +52,12 @@ class AttentionModule(ModuleCost, ABC):
             and num_kv_heads heads of head_dim numbers, in the module's dtype or an 8-bit format.
             Those of x are appended, and its queries see all of them. A call that fails appends
             nothing.
+        training : bool, default False
+            Whether attention weights are dropped, each with the probability `dropout` of the
+            module, and the others divided by ``1 - dropout``. Then no cache is taken.
+        seed : int from 0 to 2**64 - 1, optional
+            Decides which weights are dropped, as in :func:`attention`, for training with dropout;
+            otherwise nothing depends on it.
 
         Returns
         -------
@@ -57,7 +70,8 @@ class AttentionModule(ModuleCost, ABC):
         TypeError
             If x is no array, or of another dtype; or if the cache is none, or of another dtype.
         ValueError
-            If the shape of x or the cache does not fit, or the cache has no room.
+            If the shape of x or the cache does not fit, the cache has no room, there is one in
+            training, or there is dropout without a seed.
 
         Examples
         --------
@@ -70,12 +84,7 @@ class AttentionModule(ModuleCost, ABC):
         >>> np.allclose(np.concatenate(pieces, axis=1), module(x), atol=1e-6)
         True
         """
-        x = self._input(x)
-        if cache is not None:
-            return call_with_cache(self, x, cache)
-        z = np.empty((*x.shape[:-1], self.d_out), x.dtype)
-        self._write_merged(x, z)
-        return z if self._out is None else self._out(z)
+        return self.forward(x, cache=cache, training=training, seed=seed)
 
     def heads(self, x: ArrayInput) -> Array:
         """Z_1, ..., Z_H: the context vectors of each head by itself.
@@ -109,41 +118,38 @@ class AttentionModule(ModuleCost, ABC):
         self._write_heads(x, z)
         return z
 
-    @abstractmethod
     def _projected(self, x: Array) -> tuple[Array, Array, Array]:
         """Q, K and V of a checked ``x``, each (..., T, heads, head_dim)."""
+        return self._per_head(self._qkv(x))
 
-    @abstractmethod
+    def _per_head(self, qkv: Array) -> tuple[Array, Array, Array]:
+        """Views of Q, K and V, each (..., T, heads, head_dim), that lie side by side."""
+        queries, kv_heads = self.num_heads, self.num_kv_heads
+        end = queries + kv_heads  # of the keys
+        heads = qkv.reshape(*qkv.shape[:-1], end + kv_heads, self.head_dim)
+        return heads[..., :queries, :], heads[..., queries:end, :], heads[..., end:, :]
+
     def _write_merged(self, x: Array, z: Array) -> None:
         """Write Z of a checked ``x`` to ``z`` (..., T, d_out)."""
+        place = z.reshape(*x.shape[:-1], self.num_heads, self.head_dim)  # a view of z
+        attention(*self._projected(x), layout="BTHD", out=place)
 
-    @abstractmethod
     def _write_heads(self, x: Array, z: Array) -> None:
         """Write Z_1, ..., Z_H of a checked ``x`` to ``z`` (H, ..., T, head_dim)."""
+        attention(*self._projected(x), layout="BTHD", out=np.moveaxis(z, 0, -2))
 
-    @abstractmethod
-    def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
-        """The weights under the names of the course."""
+    def _places(self, outer: tuple[int, ...], together: bool) -> Places:
+        """New memory for what the projections give for tokens (..., T).
 
-    @classmethod
-    @abstractmethod
-    def _from_file(cls, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Self:
-        """The module whose ``state_dict`` and metadata a file held."""
+        `together`: one call of the attention serves all heads.
+        """
+        qkv = empty_result((*outer, self._qkv.d_out), self.dtype)
+        return Places([qkv], [self._per_head(qkv)])
 
     @property
     def _w_query(self) -> Array:
         """A weight of shape (d_in, ...) in the dtype of all of them."""
         return self._weights["w_query"]
-
-    @property
-    @abstractmethod
-    def num_heads(self) -> int:
-        """Number of query heads H."""
-
-    @property
-    @abstractmethod
-    def num_kv_heads(self) -> int:
-        """Number of key and value heads Hkv."""
 
     @property
     @abstractmethod
@@ -177,6 +183,8 @@ class AttentionModule(ModuleCost, ABC):
 
     def __repr__(self) -> str:
         sizes = {"d_in": self.d_in, "d_out": self.d_out, **self._more_sizes()}
+        if rates := [rate for rate in self._rates() if rate]:
+            sizes["dropout"] = rates[0] if len(rates) == 1 else rates
         sizes |= {"dtype": self.dtype.name, "num_parameters": self.num_parameters}
         return f"{type(self).__name__}({', '.join(f'{n}={size}' for n, size in sizes.items())})"
 
@@ -197,6 +205,7 @@ class AttentionModule(ModuleCost, ABC):
             self._out, views = packed_side_by_side(every, ("out",))
             every |= views
         self._weights = every
+        self._saved = None
 
     def _assign(self, name: str, value: Any) -> None:
         """Replace one weight by another one of its shape and dtype."""
@@ -206,12 +215,11 @@ class AttentionModule(ModuleCost, ABC):
                 f"{name}: expected a weight that this module has, and it was built without "
                 f"{name}; build a new {type(self).__name__} with {name}=..."
             )
-        array = checked(name, value, old, "the weight it replaces")
-        check_shape(name, array, old.shape, "a weight is replaced by one of the same shape")
-        self._store({name: array})
+        self.assign({name: value})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {n: value for n, value in self.__dict__.items() if n not in ("_qkv", "_out")}
+        left_behind = ("_qkv", "_out", "_saved")
+        return {n: value for n, value in self.__dict__.items() if n not in left_behind}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle or copy: the arrays are copied in, as in a new module."""
@@ -235,86 +243,3 @@ class AttentionModule(ModuleCost, ABC):
                 f"{array.shape[-1]} in shape {array.shape}; embed the tokens in {d_in} numbers"
             )
         return readable(array)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the weights to a safetensors file, in one piece or not at all.
-
-        The file holds what :meth:`state_dict` returns, so torch can read it, too; its metadata
-        hold the class, the version of the format and the numbers of heads. It is written beside
-        its place and moved there at the end: a write that fails leaves an older file as it was.
-        Memory: two copies of the weights.
-
-        Parameters
-        ----------
-        path : str or path
-            Where to write; an existing file is replaced.
-
-        Returns
-        -------
-        None
-
-        Raises
-        ------
-        ImportError
-            If the package ``safetensors`` is not installed: ``pip install 'headway[io]'``.
-        OSError
-            If the file cannot be written.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> import headway
-        >>> head = headway.CausalAttention.init(3, 2)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     head.save(f"{folder}/head.safetensors")
-        ...     again = headway.CausalAttention.load(f"{folder}/head.safetensors")
-        >>> again.w_query.tobytes() == head.w_query.tobytes()
-        True
-        """
-        from . import storage
-
-        metadata = {"num_heads": str(self.num_heads), "num_kv_heads": str(self.num_kv_heads)}
-        storage.write(path, self._class_in_files, self.state_dict(), metadata)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a module from a file that :meth:`save` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-            The file. Only arrays and text are read from it, never code.
-
-        Returns
-        -------
-        module
-            A module of this class with the very bits of the saved one.
-
-        Raises
-        ------
-        ImportError
-            If the package ``safetensors`` is not installed: ``pip install 'headway[io]'``.
-        OSError
-            If there is no such file, or it cannot be read.
-        ValueError
-            If the file is damaged, was not written by :meth:`save`, or holds another class.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> import headway
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     headway.CausalAttention.init(3, 2).save(f"{folder}/head.safetensors")
-        ...     headway.CausalAttention.load(f"{folder}/head.safetensors")
-        CausalAttention(d_in=3, d_out=2, num_heads=1, dtype=float32, num_parameters=18)
-        """
-        from . import storage
-
-        tensors, metadata = storage.read(path, cls._class_in_files)
-        try:
-            return cls._from_file(tensors, metadata)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"path: expected a sound {cls._class_in_files} in {os.fspath(path)}, got {error}; "
-                "save the module again"
-            ) from error

@@ -9,7 +9,6 @@ import numpy as np
 
 from . import state as names
 from .arrays import Array, ArrayInput
-from .functional import attention
 from .module_base import AttentionModule
 from .weights import (
     Weight,
@@ -39,6 +38,8 @@ class CausalAttention(AttentionModule):
         Weights of one shape and one dtype: float32, float64, float16 or bfloat16. They are copied.
     b_query, b_key, b_value : array, (head_dim,), optional
         Biases, each with or without the others.
+    dropout : float from 0 to less than 1, default 0.0
+        Probability with which an attention weight is dropped in training mode.
 
     Attributes
     ----------
@@ -49,6 +50,8 @@ class CausalAttention(AttentionModule):
         Sizes; ``d_out == head_dim``.
     num_heads, num_kv_heads : int
         Both 1.
+    dropout : float
+        May be assigned.
     dtype : numpy.dtype
         Of the weights, the input and the result.
     num_parameters : int
@@ -98,6 +101,7 @@ class CausalAttention(AttentionModule):
         b_query: ArrayInput | None = None,
         b_key: ArrayInput | None = None,
         b_value: ArrayInput | None = None,
+        dropout: float = 0.0,
     ) -> None:
         query = checked_matrix("w_query", w_query, "(d_in, head_dim)")
         weights = {"w_query": query}
@@ -107,6 +111,7 @@ class CausalAttention(AttentionModule):
             check_shape(name, weights[name], query.shape, why)
         biases = {"b_query": b_query, "b_key": b_key, "b_value": b_value}
         self._store(weights | checked_biases(biases, weights))
+        self.dropout = dropout
 
     @classmethod
     def init(
@@ -115,6 +120,7 @@ class CausalAttention(AttentionModule):
         d_out: int,
         *,
         qkv_bias: bool = False,
+        dropout: float = 0.0,
         seed: int | None = 0,
         dtype: Any = np.float32,
     ) -> Self:
@@ -128,6 +134,8 @@ class CausalAttention(AttentionModule):
             Numbers per token of the result: the head_dim.
         qkv_bias : bool, default False
             Whether queries, keys and values get biases.
+        dropout : float, default 0.0
+            As for the class.
         seed : int or None, default 0
             The same seed gives the same weights; None gives new ones each time.
         dtype : dtype, default numpy.float32
@@ -158,7 +166,8 @@ class CausalAttention(AttentionModule):
                 out_proj=False,
                 seed=seed,
                 dtype=dtype,
-            )
+            ),
+            dropout=dropout,
         )
 
     @classmethod
@@ -195,7 +204,8 @@ class CausalAttention(AttentionModule):
         >>> headway.CausalAttention.from_state_dict(state).w_query.shape
         (3, 2)
         """
-        return cls(**names.read_head(state, prefix))
+        weights: dict[str, Any] = {**names.read_head(state, prefix)}
+        return cls(**weights)
 
     def state_dict(self, *, prefix: str = "") -> dict[str, Array]:
         """The weights as fresh arrays under the course's names, in torch's (out, in) orientation.
@@ -242,14 +252,3 @@ class CausalAttention(AttentionModule):
     def d_out(self) -> int:
         """Numbers per token of the result; the same as head_dim."""
         return self.head_dim
-
-    def _write_merged(self, x: Array, z: Array) -> None:
-        attention(*self._projected(x), layout="BTHD", out=z[..., None, :])
-
-    def _projected(self, x: Array) -> tuple[Array, Array, Array]:
-        qkv, size = self._qkv(x), self.head_dim
-        q, k, v = (qkv[..., None, n * size : (n + 1) * size] for n in range(3))  # views
-        return q, k, v
-
-    def _write_heads(self, x: Array, z: Array) -> None:
-        self._write_merged(x, z[0])

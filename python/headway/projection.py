@@ -17,7 +17,8 @@ from .arrays import (
     rows_are_readable,
 )
 from .checks import check_out
-from .weights import check_shape, checked, checked_matrix, frozen_copies
+from .layer_gradients import Gradients, checked_gradient, no_saved_forward
+from .weights import check_shape, checked, checked_matrix, checked_rows, frozen_copies
 
 __all__ = ["Projection"]
 
@@ -62,10 +63,12 @@ class Projection:
     Memory: the weight twice, as it is shown and packed, the packed columns padded to whole vectors
     (of 16 for float32 and 16-bit numbers, of 8 for float64, or less). The first call packs it, and
     the first call after ``set_isa`` with an instruction set that was not used before packs it for
-    that one as well. A call takes a workspace of less than 2 MB for each thread.
+    that one as well. The first backward packs its transpose likewise. A call takes a workspace of
+    less than 2 MB for each thread.
 
-    A Projection may be called from several threads at once. It can be copied and pickled; the
-    packed weight is made anew.
+    A Projection may be called from several threads at once; but ``forward(x, save=True)`` and the
+    ``backward`` that follows it belong to one thread. It can be copied and pickled; the packed
+    weight is made anew, and what was saved is left behind.
 
     Examples
     --------
@@ -101,6 +104,8 @@ class Projection:
         self._bias = bias
         self._kind = kind_of("weight", weight)
         self._packed = _core.Projection(weight, bias, self._kind)
+        self._turned: _core.Projection | None = None  # of the transposed weight, for backward
+        self._saved: Array | None = None  # x
 
     def __call__(self, x: ArrayInput, *, out: Array | None = None) -> Array:
         """``x @ weight + bias``.
@@ -132,21 +137,119 @@ class Projection:
         -----
         An x or an `out` whose last axis is not contiguous costs a temporary array of its size.
         """
+        return self._product(checked_rows(x, self._weight), out)
+
+    def forward(self, x: ArrayInput, *, save: bool = False, out: Array | None = None) -> Array:
+        """``x @ weight + bias``, what the call gives, and x kept for :meth:`backward` if wanted.
+
+        Parameters
+        ----------
+        x, out
+            As in the call.
+        save : bool, default False
+            Whether to keep x, in the place of what was kept before, until backward frees it. It is
+            not copied, unless the core cannot read it: do not write to it before backward.
+
+        Returns
+        -------
+        ndarray, (..., d_out)
+            As from the call.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As in the call; nothing is kept then.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import headway
+        >>> project = headway.Projection(np.array([[1, 0], [0, 2]], np.float32))
+        >>> project.forward(np.array([[3, 4]], np.float32), save=True)
+        array([[3., 8.]], dtype=float32)
+        >>> project.backward(np.array([[1, 1]], np.float32)).x
+        array([[1., 2.]], dtype=float32)
+        """
+        if not save:
+            return self(x, out=out)
+        self._saved = None
+        array = readable(checked_rows(x, self._weight))
+        result = self._product(array, out)
+        self._saved = array
+        return result
+
+    def backward(self, grad: ArrayInput) -> Gradients:
+        """The gradients of x, weight and bias, for the last ``forward(x, save=True)``.
+
+        With the rows of x and grad as matrices: ``grad @ weight.T`` for x, ``x.T @ grad`` for the
+        weight, and the sum of the rows of grad for the bias.
+
+        Parameters
+        ----------
+        grad : array, (..., d_out)
+            Gradient at the result of forward: its shape, the dtype of the weight, any strides.
+
+        Returns
+        -------
+        Gradients
+            ``x`` (..., d_in), and ``weights`` with "weight" (d_in, d_out) and, where there is one,
+            "bias" (d_out,); new C-contiguous arrays in the dtype of the weight.
+
+        Raises
+        ------
+        RuntimeError
+            If there was no forward with save=True, or backward has used it.
+        TypeError, ValueError
+            If grad is no array, or of another dtype or shape; what was saved stays.
+        MemoryError
+            If there is no memory for the gradients.
+
+        Notes
+        -----
+        Each number is a sum in float64 for float64, else in float32, rounded once. For x it is a
+        chain in ascending d_out, as in the call. For weight and bias it is one chain for every 2048
+        rows in their order, chain added to chain. So the bits do not depend on threads or strides.
+
+        Memory: beside the result, a workspace of at most 2048 * (d_in + d_out) numbers in the dtype
+        of the weight; for 16-bit numbers and more than 2048 rows, (d_in + 1) * d_out float32
+        numbers, too. An x or a grad whose rows do not lie one stride apart costs a copy.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import headway
+        >>> project = headway.Projection(np.ones((2, 1)), np.zeros(1))
+        >>> y = project.forward(np.array([[1.0, 2.0], [3.0, 4.0]]), save=True)
+        >>> project.backward(np.array([[1.0], [10.0]])).weights
+        {'weight': array([[31.],
+               [42.]]), 'bias': array([11.])}
+        """
+        if self._saved is None:
+            raise no_saved_forward(self)
+        shape = (*self._saved.shape[:-1], self.d_out)
+        array = checked_gradient(grad, shape, self._weight, "weight")
+        gradients = self._gradients(self._saved, array)
+        self._saved = None
+        return gradients
+
+    def _gradients(self, x: Array, grad: Array, out: Array | None = None) -> Gradients:
+        """For a checked x and grad. `out` takes the gradient of x, also as float32 for 16 bits."""
         weight, kind = self._weight, self._kind
-        if type(x) is not np.ndarray or x.dtype != weight.dtype:
-            x = checked("x", x, weight, "weight")
         d_in, d_out = weight.shape
-        if not x.shape:
-            raise ValueError(
-                f"x: expected shape (..., {d_in}), one axis at least, got shape (); "
-                "pass a row as x[None]"
-            )
-        if x.shape[-1] != d_in:
-            raise ValueError(
-                f"x: expected {d_in} numbers per row (last axis) like the rows of weight, got "
-                f"{x.shape[-1]} in shape {x.shape}; a torch Linear stores the transpose of weight"
-            )
-        shape = (*x.shape[:-1], d_out)
+        if self._turned is None:
+            self._turned = _core.Projection(weight.T, None, kind)
+        of_x = empty_result(x.shape, weight.dtype) if out is None else out
+        of_weight = empty_result(weight.shape, weight.dtype)
+        of_bias = None if self._bias is None else np.empty(d_out, weight.dtype)
+        self._turned.multiply(grad, of_x, "float32" if of_x.dtype == np.float32 else kind)
+        rows, row_gradients = x.reshape(-1, d_in), grad.reshape(-1, d_out)
+        _core.weight_gradient(rows, row_gradients, of_weight, of_bias, kind)
+        weights = {"weight": of_weight}
+        return Gradients(of_x, weights if of_bias is None else weights | {"bias": of_bias})
+
+    def _product(self, x: Array, out: Array | None) -> Array:
+        weight, kind = self._weight, self._kind
+        shape = (*x.shape[:-1], weight.shape[1])
         if out is None:
             result = empty_result(shape, weight.dtype)
             self._packed.multiply(readable(x), result, kind)
@@ -189,6 +292,10 @@ class Projection:
     def num_parameters(self) -> int:
         """How many numbers the weight and the bias hold."""
         return self._weight.size + (0 if self._bias is None else self._bias.size)
+
+    def parameters(self) -> dict[str, Array]:
+        """The weight and, where there is one, the bias, by name and read-only."""
+        return {"weight": self.weight} | ({} if self._bias is None else {"bias": self._bias.view()})
 
     def __repr__(self) -> str:
         return (

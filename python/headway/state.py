@@ -40,14 +40,20 @@ _LISTED = 16  # names written out in an error text
 class Parts(NamedTuple):
     """What a state dict holds, under the names of the modules' arguments."""
 
-    heads: list[dict[str, Array]]  # one head after another, or empty:
+    heads: list[dict[str, Any]]  # one head after another, or empty:
     merged: dict[str, Array]  # all heads side by side
     output: dict[str, Array]  # w_out and b_out where there are any
 
 
+def name_in_state(name: str) -> str:
+    """A weight's name in the state dict, for "w_query", "heads.0.w_query" or such; else itself."""
+    owner, dot, last = name.rpartition(".")
+    return owner + dot + _NAMES.get(last, last)
+
+
 def to_state(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """Weights by argument name as fresh arrays, in the course's names and torch's orientation."""
-    return {prefix + _NAMES[n]: np.array(array.T, order="C") for n, array in weights.items()}
+    return {prefix + name_in_state(n): np.array(array.T, order="C") for n, array in weights.items()}
 
 
 def read_head(state: Mapping[str, Any], prefix: str) -> dict[str, Array]:
@@ -71,7 +77,7 @@ def read_heads(state: Mapping[str, Any], prefix: str) -> Parts:
     }
     found = _read(keys, names | _OUTPUT_NAMES)
     output = _pop_output(found)
-    heads: list[dict[str, Array]] = [{} for _ in range(count)]
+    heads: list[dict[str, Any]] = [{} for _ in range(count)]
     for name_and_head, array in found.items():
         name, head = name_and_head.split()
         heads[int(head)][name] = array

@@ -71,6 +71,25 @@ def checked_matrix(name: str, value: Any, axes: str) -> Array:
     return array
 
 
+def checked_rows(x: Any, weight: Array) -> Array:
+    """``x`` as rows, one for each row of ``x @ weight``, in the dtype of the weight."""
+    if type(x) is not np.ndarray or x.dtype != weight.dtype:
+        x = checked("x", x, weight, "weight")
+    d_in = weight.shape[0]
+    if not x.shape:
+        raise ValueError(
+            f"x: expected shape (..., {d_in}), one axis at least, got shape (); "
+            "pass a row as x[None]"
+        )
+    if x.shape[-1] != d_in:
+        raise ValueError(
+            f"x: expected {d_in} numbers per row (last axis) like the rows of weight, got "
+            f"{x.shape[-1]} in shape {x.shape}; a torch Linear stores the transpose of weight"
+        )
+    rows: Array = x
+    return rows
+
+
 def check_shape(name: str, array: Array, shape: tuple[int, ...], why: str) -> None:
     """``array`` has this shape; ``why`` says where the shape comes from, or what to do."""
     if array.shape != shape:
