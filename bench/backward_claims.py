@@ -61,7 +61,7 @@ def shares(data: Data, settings: dict[str, float]) -> Verdict:
     for name, record in records(data, "backward", dtype="float32", part="backward"):
         for who, entry in timed(record).items():
             if who.startswith("headway"):
-                verdict.add(reached(data, record, entry), f"{name}, {entry['threads']} threads")
+                verdict.add(reached(data, record, entry), f"{name}, {who}")
     return verdict
 
 
