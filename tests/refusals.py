@@ -20,6 +20,7 @@ FUNCTIONS: dict[str, Call] = {
     "attention": headway.attention,
     "attention_weights": headway.attention_weights,
     "attention_scores": headway.attention_scores,
+    "trace": headway.trace,
     "reference.attention": headway.reference.attention,
     "reference.attention_weights": headway.reference.attention_weights,
     "reference.attention_scores": headway.reference.attention_scores,

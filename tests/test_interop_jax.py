@@ -44,6 +44,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "numbers": {"mask": make(6, (H, TQ, TK)), "sinks": make(7, (H,))},
     "lengths": {"kv_lengths": np.array([6, 3])},
     "slopes": {"alibi_slopes": headway.alibi_slopes(H)},
+    "dropout": {"dropout": 0.4, "seed": 2**64 - 1},
+    "dropout by an array": {"dropout": 0.4, "seed": np.array(2**63 + 5, np.uint64)},
     "slopes of each": {"alibi_slopes": make(8, (B, H)), "softcap": 2.0},
 }
 
@@ -53,8 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_options(name: str, traced: bool, layout: str) -> None:
     inputs, options = arrays(layout=layout), OPTIONS[name]
     numbers = {n: x for n, x in options.items() if n in ("mask", "sinks", "kv_lengths")}
-    if isinstance(options.get("align"), np.ndarray):
-        numbers["align"] = options["align"]
+    numbers |= {n: options[n] for n in ("align", "seed") if isinstance(options.get(n), np.ndarray)}
     known = {n: x for n, x in options.items() if n not in numbers}
 
     def task(q: Any, k: Any, v: Any, numbers: Any) -> Any:
@@ -160,6 +161,19 @@ def test_gradients_of_every_input(mask: tuple[int, ...]) -> None:
     check_grads(task, given, order=1, modes=["rev"], rtol=1e-6, atol=1e-6)
 
 
+def test_gradients_with_dropout() -> None:
+    """The backward pass drops what the forward pass dropped."""
+    from jax.test_util import check_grads
+
+    seed = jax.random.bits(jax.random.key(3))
+
+    def task(*given: Any) -> Any:
+        return ours.attention(*given, dropout=0.3, seed=seed)
+
+    check_grads(jax.jit(task), tuple(arrays()), order=1, modes=["rev"], rtol=1e-6, atol=1e-6)
+    assert (task(*arrays()) != ours.attention(*arrays())).any()
+
+
 def test_gradients_of_one_input_alone() -> None:
     """What is not asked for costs no pass of its own, and the loss may use the lse alone."""
     q, k, v = arrays()
@@ -202,6 +216,10 @@ def test_errors_come_when_the_call_is_traced() -> None:
         ours.attention(q, k, v, align=jnp.array([0.5, 1.0]))
     with pytest.raises(TypeError, match="alibi_slopes: expected numbers that are known"):
         jax.jit(lambda s: ours.attention(q, k, v, alibi_slopes=s))(jnp.ones(H))
+    with pytest.raises(TypeError, match="seed: expected one integer, got float64"):
+        ours.attention(q, k, v, dropout=0.5, seed=jnp.array(0.5))
+    with pytest.raises(ValueError, match="seed: expected"):
+        jax.jit(lambda q: ours.attention(q, k, v, dropout=0.5))(q)
     with pytest.raises(ValueError, match="layout: expected"):
         ours.attention(q, k, v, layout="BTDH")
     with pytest.raises(Exception, match="kv_lengths: expected 2 ints from 0 to 7"):

@@ -160,3 +160,16 @@ def test_slopes_and_positions(rank: int) -> None:
         task({"align": int(p)})({n: x[i] for n, x in arrays.items()}) for i, p in enumerate((2, 0))
     ]
     assert_same(got, jax.tree.map(lambda *x: jnp.stack(x), *wanted))
+
+
+def test_seeds() -> None:
+    """A shared seed drops the same weights in every example, seeds of their own drop others."""
+    mapped: dict[str, int | None] = {"q": None, "k": None, "v": None, "seed": 0}
+    arrays = inputs(4, "BHTD", mapped) | {"seed": jnp.array([5, 9])}
+    function = task({"dropout": 0.5})
+    own = jax.vmap(function, (mapped,))(arrays)
+    assert_same(own, one_by_one(function, arrays, mapped))
+    assert (own[0][0] != own[0][1]).any()
+    mapped = {"q": 0, "k": 0, "v": 0, "seed": None}
+    arrays = inputs(4, "BHTD", mapped) | {"seed": jnp.array(5)}
+    assert_same(jax.vmap(function, (mapped,))(arrays), one_by_one(function, arrays, mapped))

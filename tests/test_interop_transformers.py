@@ -182,6 +182,22 @@ def test_bfloat16() -> None:
     assert errors[0] < 1.5 * errors[1]
 
 
+def test_autocast() -> None:
+    """Rotated queries and keys come wider than the values there."""
+    pytest.importorskip("ml_dtypes")
+    model = made("AutoModelForCausalLM", DECODERS["llama"])
+    inputs = prompt(2, padding="left")
+    shown = inputs["attention_mask"].bool()
+
+    def task(model: Any) -> Any:
+        return model(**inputs).logits[shown].float()
+
+    wanted = run(model, "eager", task)
+    with torch.autocast("cpu", torch.bfloat16):
+        errors = [(run(model, name, task) - wanted).abs().max() for name in ("headway", "sdpa")]
+    assert 0 < errors[0] < 1.5 * errors[1]
+
+
 # Encoders -----------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,8 @@
 //   dq        keys transposed (head_dim, keys) . score gradients (pairs of keys, rows)
 #pragma once
 
+#include "vec_avx512.hpp"
+
 #include "backward.hpp"
 #include "pairs_tile.hpp"
 

@@ -112,7 +112,7 @@ inline bool weigh_pair_block(const BackwardTask& task, int p, std::int64_t offse
   if (!shaped) return true;
   for (int lane = 0; lane < kLanes; lane += S::kLanes) {
     shape_weights<S>(task, panel, gradients, lane, offset, to, bias);
-    if (forward.options.dropout.drops) drop_block<S>(task, panel, gradients, lane, begin, to);
+    if (forward.options.dropout.drops) drop_gradients<S>(task, panel, gradients, lane, begin, to);
     shape_gradients<S>(gradients, lane, to);
   }
   if (Shape<float>(forward, w, ScoreStage::kWeights).capped) uncap_gradients<S>(w, gradients, to);

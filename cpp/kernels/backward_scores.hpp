@@ -52,18 +52,19 @@ void shape_weights(const BackwardTask& task, const Panel<typename S::Real>& pane
 // Weights -> `dropped`, and gradients at what is kept -> at the weights (count, lanes), of one vector of lanes; key
 // first_key is the first.
 template <class S>
-void drop_block(const BackwardTask& task, const Panel<typename S::Real>& panel, const GradientPanel<typename S::Real>& gradients, int lane,
+void drop_gradients(const BackwardTask& task, const Panel<typename S::Real>& panel, const GradientPanel<typename S::Real>& gradients, int lane,
                 std::int64_t first_key, std::int64_t count) {
   using Real = typename S::Real;
   const Dropout& dropout = task.forward.options.dropout;
-  const DrawLanes<S::kLanes> lanes = draw_lanes<S>(task.forward, panel, lane);
+  const DrawLanes<S> lanes = draw_lanes<S>(task.forward, panel, lane);
   const auto scale = S::set1(static_cast<Real>(dropout.scale));
   for (std::int64_t key = 0; key < count; key += kKeysPerDraw) {
-    alignas(64) Real factors[kKeysPerDraw][S::kLanes];
-    draw_factors(lanes, dropout, first_key + key, factors);
+    typename S::Vec factors[kKeysPerDraw];
+    draw_factors<S>(lanes, dropout, first_key + key, factors);
+#pragma GCC unroll 4
     for (int i = 0; i < kKeysPerDraw; ++i) {
       const std::int64_t at = (key + i) * kPanelLanes<S> + lane;
-      const auto factor = S::mul(S::load(factors[i]), scale);
+      const auto factor = S::mul(factors[i], scale);
       S::store(gradients.dropped + at, S::mul(S::load(gradients.weights + at), factor));
       S::store(gradients.products + at, S::mul(S::load(gradients.products + at), factor));
     }
@@ -105,7 +106,7 @@ bool shape_block(const BackwardTask& task, int p, std::int64_t offset, std::int6
   }
   for (int lane = 0; lane < kLanes; lane += S::kLanes) {
     shape_weights<S>(task, panel, gradients, lane, offset, count, bias);
-    if (forward.options.dropout.drops) drop_block<S>(task, panel, gradients, lane, w.key_begin + offset, count);
+    if (forward.options.dropout.drops) drop_gradients<S>(task, panel, gradients, lane, w.key_begin + offset, count);
     shape_gradients<S>(gradients, lane, count);
   }
   return true;

@@ -13,8 +13,8 @@ inline bool drops_weights(const AttentionTask& task) { return task.options.dropo
 
 // Of the panel's lanes from `lane` on, one vector of them; those without a row get what some row would have.
 template <class S>
-DrawLanes<S::kLanes> draw_lanes(const AttentionTask& task, const Panel<typename S::Real>& panel, int lane) {
-  DrawLanes<S::kLanes> lanes;
+DrawLanes<S> draw_lanes(const AttentionTask& task, const Panel<typename S::Real>& panel, int lane) {
+  DrawLanes<S> lanes;
   RowCursor row(panel.first_row + lane, task.group);
   for (int i = 0; i < S::kLanes; ++i, row.next()) {
     lanes.set(i, task.options.dropout, task.first_position + row.token, row.head);
@@ -28,16 +28,15 @@ template <class S>
 [[gnu::noinline]] void drop_weights(const AttentionTask& task, const Panel<typename S::Real>& panel, int lane,
                                     typename S::Real* weights, std::int64_t first_key, std::int64_t begin,
                                     std::int64_t end) {
-  using Real = typename S::Real;
-  const Dropout& dropout = task.options.dropout;
-  const DrawLanes<S::kLanes> lanes = draw_lanes<S>(task, panel, lane);
+  const DrawLanes<S> lanes = draw_lanes<S>(task, panel, lane);
   const int stride = panel.vecs * S::kLanes;
   for (std::int64_t key = begin; key < end; key += kKeysPerDraw) {
-    alignas(64) Real factors[kKeysPerDraw][S::kLanes];
-    draw_factors(lanes, dropout, first_key + key, factors);
+    typename S::Vec factors[kKeysPerDraw];
+    draw_factors<S>(lanes, task.options.dropout, first_key + key, factors);
+#pragma GCC unroll 4
     for (int i = 0; i < kKeysPerDraw; ++i) {
-      Real* p = weights + (key + i) * stride + lane;
-      S::store(p, S::mul(S::load(p), S::load(factors[i])));
+      auto* p = weights + (key + i) * stride + lane;
+      S::store(p, S::mul(S::load(p), factors[i]));
     }
   }
 }

@@ -1,9 +1,10 @@
 // What the products of pairs work on: the workspace of a task, its packed queries, and blocks of keys and values.
 #pragma once
 
+#include "vec_avx512.hpp"
+
 #include "finish.hpp"
 #include "prefill.hpp"
-#include "vec_avx512.hpp"
 
 namespace headway {
 namespace {

@@ -142,21 +142,19 @@ inline VecF32::Vec weights_of_key(const PairArgs& args, std::int64_t key, int la
 
 // Dropout of the block's weights, pairs of them, the keys that each vector sees; see dropout.hpp.
 [[gnu::noinline]] void drop_pairs(const PairArgs& args, std::int64_t first_key) {
-  constexpr int kLanes = VecF32::kLanes;
+  using S = VecF32;
   const Dropout& dropout = args.task->options.dropout;
-  const std::uint32_t threshold = dropout.threshold;
   const int vecs = args.panel->vecs;
   for (int j = 0; j < vecs; ++j) {
-    const DrawLanes<kLanes> lanes = draw_lanes<VecF32>(*args.task, *args.panel, j * kLanes);
+    const DrawLanes<S> lanes = draw_lanes<S>(*args.task, *args.panel, j * S::kLanes);
     for (std::int64_t key = args.begin; key < args.ends[j]; key += kKeysPerDraw) {
-      alignas(64) std::uint32_t kept[kKeysPerDraw][kLanes];  // the bits that stay
-      draw(lanes, dropout, first_key + key, [&](int i, int lane, std::uint32_t word) __attribute__((always_inline)) {
-        kept[i][lane] = word < threshold ? 0 : i % 2 == 0 ? 0xffffu : 0xffff0000u;
-      });
+      LaneWords<float>::Words words[kKeysPerDraw];
+      draw_words<S>(lanes, dropout, first_key + key, words);
+#pragma GCC unroll 2
       for (int i = 0; i < kKeysPerDraw; i += 2) {
-        float* p = args.weights + ((key + i) / 2 * vecs + j) * kLanes;
-        const __m512i bits = _mm512_or_si512(_mm512_load_si512(kept[i]), _mm512_load_si512(kept[i + 1]));
-        VecF32::store(p, _mm512_and_ps(VecF32::load(p), _mm512_castsi512_ps(bits)));
+        const auto kept = ((words[i] >= dropout.threshold) & 0xffff) | ((words[i + 1] >= dropout.threshold) & -0x10000);
+        float* p = args.weights + ((key + i) / 2 * vecs + j) * S::kLanes;
+        S::store(p, _mm512_and_ps(S::load(p), reinterpret_cast<S::Vec>(kept)));
       }
     }
   }

@@ -9,6 +9,12 @@
 namespace headway {
 namespace {
 
+// As many numbers of 64 bits as fit a register, and the products of their lower halves.
+typedef std::uint64_t WideWords __attribute__((vector_size(32)));
+[[maybe_unused]] inline WideWords multiply_low(WideWords a, WideWords b) {
+  return reinterpret_cast<WideWords>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+
 struct VecF32 {
   using Real = float;
   using Vec = __m256;

@@ -8,6 +8,14 @@
 namespace headway {
 namespace {
 
+// As many numbers of 64 bits as fit a register, and the products of their lower halves.
+typedef std::uint64_t WideWords __attribute__((vector_size(16)));
+[[maybe_unused]] inline WideWords multiply_low(WideWords a, WideWords b) {
+  WideWords result;
+  for (int i = 0; i < 2; ++i) result[i] = std::uint64_t{static_cast<std::uint32_t>(a[i])} * static_cast<std::uint32_t>(b[i]);
+  return result;
+}
+
 // What float32 (4 lanes) and float64 (2 lanes) have in common. Int is the integer of the same width.
 template <class RealType, class IntType, int kMantissaBits, int kBias>
 struct BaselineVec {

@@ -32,6 +32,7 @@ from .runtime import (
     set_num_threads,
 )
 from .slopes import alibi_slopes
+from .tracing import Trace, trace
 
 __all__ = [
     "CausalAttention",
@@ -42,6 +43,7 @@ __all__ = [
     "PagedKVCache",
     "Projection",
     "StackedMultiHeadAttention",
+    "Trace",
     "__version__",
     "alibi_slopes",
     "attention",
@@ -61,6 +63,7 @@ __all__ = [
     "rotary_embedding",
     "set_isa",
     "set_num_threads",
+    "trace",
 ]
 
 

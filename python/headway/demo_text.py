@@ -1,11 +1,18 @@
-"""The text of the demo: read with care, cut into tokens, and shown without surprises."""
+"""The text of the demo: read with care, cut into tokens, and embedded."""
 
 import importlib.resources
 import os
 import re
-import unicodedata
 from typing import NamedTuple
 
+import numpy as np
+
+from .arrays import Array
+
+D_IN = 6  # numbers of an embedded token
+SHOWN = 8  # tokens whose every number is printed
+MOST_TOKENS = 1024  # tokens that go through a module
+SEED = 0
 LARGEST_FILE = 8 * 2**20  # bytes; the demo looks at the first tokens only
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -36,9 +43,9 @@ def read_text(path: str | None) -> Text:
     """
     if path is None:
         own = importlib.resources.files(__package__) / "data" / "attention.txt"
-        return _tokenize("attention.txt, which comes with headway", own.read_text("utf-8"))
+        return tokenize("attention.txt, which comes with headway", own.read_text("utf-8"))
     name = path if path.isprintable() else repr(path)
-    return _tokenize(name, _decode(name, _read(name, path)))
+    return tokenize(name, _decode(name, _read(name, path)))
 
 
 def _read(name: str, path: str) -> bytes:
@@ -76,26 +83,25 @@ def _decode(name: str, content: bytes) -> str:
     return text
 
 
-def _tokenize(name: str, text: str) -> Text:
+def tokenize(name: str, text: str) -> Text:
+    """The tokens of a text.
+
+    Raises
+    ------
+    TextError
+        If there is none.
+    """
     tokens = _TOKEN.findall(text.lower())
     if not tokens:
         raise TextError(f"{name}: holds nothing but blanks")
     return Text(name, len(text), tokens)
 
 
-# For the screen -----------------------------------------------------------------------------------
-
-
-def fit(token: str, width: int, encoding: str) -> str:
-    """``token`` in exactly ``width`` columns: cut or padded, what cannot be shown as "?"."""
-    shown, used = "", 0
-    for character in token:
-        if unicodedata.combining(character):
-            continue
-        if not character.isprintable() or not character.encode(encoding, "ignore"):
-            character = "?"
-        columns = 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if used + columns > width:
-            break
-        shown, used = shown + character, used + columns
-    return shown + " " * (width - used)
+def embed(tokens: list[str], vocabulary: list[str]) -> Array:
+    """(T, d_in) float32: a random row for the token plus a random row for its position."""
+    rng = np.random.default_rng(SEED)
+    by_position = rng.standard_normal((MOST_TOKENS, D_IN))
+    by_token = rng.standard_normal((len(vocabulary), D_IN))
+    number = {token: n for n, token in enumerate(vocabulary)}
+    rows = by_token[[number[token] for token in tokens]] + by_position[: len(tokens)]
+    return np.asarray(rows.astype(np.float32))

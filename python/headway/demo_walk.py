@@ -1,23 +1,21 @@
 """The demo, first part: one text through a two-head module, every object on the way printed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from . import reference
+from . import reference, trace_text
 from ._version import __version__
 from .arrays import Array
-from .demo_text import Text, fit
-from .matrices import attention_scores, attention_weights
-from .modules import CausalAttention, MultiHeadAttention, StackedMultiHeadAttention
+from .demo_text import D_IN, MOST_TOKENS, SHOWN, Text, embed
+from .modules import MultiHeadAttention, StackedMultiHeadAttention
+from .terminal import Terminal, fit
 
-D_IN, NUM_HEADS, HEAD_DIM = 6, 2, 3
-SHOWN = 8  # tokens whose every number is printed
-MOST_TOKENS = 1024  # tokens that go through the module
-SEED = 0
+NUM_HEADS, HEAD_DIM = 2, 3
 AGREE = 2e-5  # largest difference between float32 results, relative to the largest number
-LABEL = 10  # columns for a token
+WIDTH = 79  # columns
+LABEL = 10  # most columns for a token
 
 
 class Step(NamedTuple):
@@ -34,52 +32,24 @@ def walk(text: Text, encoding: str) -> Iterator[Step]:
     vocabulary = sorted(set(text.tokens))
     yield _title(text, vocabulary, labels, encoding)
 
-    x_whole = _embed(tokens, vocabulary)
+    x_whole = embed(tokens, vocabulary)
     x = x_whole[: len(labels)]
-    yield Step(
-        [
-            f"x, the embedded tokens: {_shape(x)} = (tokens, d_in)",
-            "A row of random numbers for the token plus another one for its position.",
-            "",
-            *_table(labels, [x]),
-        ]
-    )
-
     stacked = StackedMultiHeadAttention.init(D_IN, NUM_HEADS * HEAD_DIM, num_heads=NUM_HEADS)
     merged = stacked.fuse()
     yield _modules(stacked, merged)
-    for n, head in enumerate(stacked, start=1):
-        yield _projections(n, head, x, labels)
-        yield _scores(n, head, x, labels)
-        yield _weights(n, head, x, labels)
-    z = merged(x)
-    yield Step(
-        [
-            f"Z = [Z_1 | Z_2], the heads side by side: {_shape(z)}",
-            "",
-            *_table(labels, np.split(z, NUM_HEADS, axis=1), ["Z_1", "Z_2"]),
-        ]
-    )
+    trace = merged.trace(x, tokens=tokens[: len(labels)])
+    terminal = Terminal(WIDTH, encoding=encoding)
+    yield Step(trace_text.legend(terminal))
+    yield _part(trace_text.input_lines(trace, terminal, 0))
+    for n in range(1, NUM_HEADS + 1):
+        yield _part(trace_text.head_lines(trace, n, terminal, 0))
+    yield _part(trace_text.result_lines(trace, terminal, 0))
     yield _comparison(stacked, merged, {len(x): x, len(x_whole): x_whole})
     if len(x_whole) > 1:
         yield _causality(merged, x_whole)
 
 
 # What is computed ---------------------------------------------------------------------------------
-
-
-def _embed(tokens: list[str], vocabulary: list[str]) -> Array:
-    """(T, d_in) float32: a random row for the token plus a random row for its position."""
-    rng = np.random.default_rng(SEED)
-    by_position = rng.standard_normal((MOST_TOKENS, D_IN))
-    by_token = rng.standard_normal((len(vocabulary), D_IN))
-    number = {token: n for n, token in enumerate(vocabulary)}
-    rows = by_token[[number[token] for token in tokens]] + by_position[: len(tokens)]
-    return np.asarray(rows.astype(np.float32))
-
-
-def _qkv(head: CausalAttention, x: Array) -> tuple[Array, Array, Array]:
-    return x @ head.w_query, x @ head.w_key, x @ head.w_value
 
 
 def _reference_z(stacked: StackedMultiHeadAttention, x: Array) -> Array:
@@ -107,6 +77,7 @@ def _title(text: Text, vocabulary: list[str], labels: list[str], encoding: str) 
             f"{distinct}.",
             "A token is a word in lower case (letters, digits, _) or one other character.",
             f"{first} shown in full: {' '.join(' '.join(labels).split())}",
+            "x has for each a random row for the token plus another one for its position.",
         ]
     )
 
@@ -124,44 +95,9 @@ def _modules(stacked: StackedMultiHeadAttention, merged: MultiHeadAttention) -> 
     )
 
 
-def _projections(n: int, head: CausalAttention, x: Array, labels: list[str]) -> Step:
-    q, k, v = _qkv(head, x)
-    names = [f"Q = x @ w_query {_shape(q)}", f"K {_shape(k)}", f"V {_shape(v)}"]
-    return Step([f"Head {n}: queries, keys and values", "", *_table(labels, [q, k, v], names)])
-
-
-def _scores(n: int, head: CausalAttention, x: Array, labels: list[str]) -> Step:
-    q, k, _ = _qkv(head, x)
-    scores = attention_scores(q, k, stage="scaled")
-    seen = np.isfinite(attention_scores(q, k, stage="masked"))
-    picture = [" ".join("#" if cell else "." for cell in row) for row in seen]
-    table = _table(labels, [scores], [f"scores {_shape(scores)}"])
-    header = table[0].ljust(len(table[1])) + f"  mask {_shape(seen)}"
-    rows = [f"{row}  {cells}" for row, cells in zip(table[1:], picture, strict=True)]
-    return Step(
-        [
-            f"Head {n}: scores = Q @ K.T / sqrt({head.head_dim}), row by row of queries",
-            "The mask: # may be looked at; a dot lies ahead of its query and is hidden.",
-            "",
-            header,
-            *rows,
-        ]
-    )
-
-
-def _weights(n: int, head: CausalAttention, x: Array, labels: list[str]) -> Step:
-    q, k, _ = _qkv(head, x)
-    weights = attention_weights(q, k)
-    hidden = np.isneginf(attention_scores(q, k))
-    cells = np.where(hidden, np.nan, weights)
-    names = [f"weights {_shape(weights)}", f"Z_{n} {_shape(head(x))}"]
-    return Step(
-        [
-            f"Head {n}: weights = softmax(seen scores), a row sums to 1; Z_{n} = weights @ V",
-            "",
-            *_table(labels, [cells, head(x)], names),
-        ]
-    )
+def _part(lines: Iterator[str]) -> Step:
+    """A part of the trace, without the empty line above its title."""
+    return Step(list(lines)[1:])
 
 
 def _comparison(
@@ -214,28 +150,3 @@ def _causality(merged: MultiHeadAttention, x: Array) -> Step:
 
 def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
-
-
-def _shape(x: Array) -> str:
-    return f"({', '.join(str(size) for size in x.shape)})"
-
-
-def _table(
-    labels: list[str], blocks: Iterable[Array], names: Iterable[str] | None = None
-) -> list[str]:
-    """Rows of numbers under the names of their blocks; NaN stands for a hidden cell."""
-    blocks = list(blocks)
-    lines = []
-    if names is not None:
-        heading = "  ".join(
-            name.ljust(6 * block.shape[1]) for name, block in zip(names, blocks, strict=True)
-        )
-        lines.append(" " * (LABEL + 2) + heading.rstrip())
-    for row, label in enumerate(labels):
-        parts = ["".join(_number(value) for value in block[row]) for block in blocks]
-        lines.append(label + "  ".join(parts))
-    return lines
-
-
-def _number(value: float) -> str:
-    return "     ." if np.isnan(value) else f"{value:6.2f}"

@@ -45,12 +45,16 @@ def head_of_each_query(x: Array, q: Array) -> Array:
     return np.repeat(x, group, axis=1)
 
 
+def dot_products(q: Array, k: Array) -> Array:
+    """``q.k`` of every pair; a NaN in a key stays in the column of that key."""
+    return np.asarray(q @ head_of_each_query(k, q).swapaxes(2, 3))
+
+
 def scaled_scores(q: Array, k: Array, scale: float | None) -> Array:
-    """``q.k * scale``; a NaN in a key stays in the column of that key."""
+    """``q.k * scale``; no scale is ``1 / sqrt(head_dim)``."""
     if scale is None:
         scale = 1.0 / np.sqrt(q.shape[3])
-    k = head_of_each_query(k, q)
-    return np.asarray((q @ k.swapaxes(2, 3)) * float(scale))
+    return dot_products(q, k) * float(scale)
 
 
 def capped_scores(scores: Array, cap: float) -> Array:

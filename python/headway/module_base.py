@@ -13,6 +13,7 @@ from .costs import ModuleCost
 from .functional import attention
 from .module_backward import Places
 from .module_files import ModuleFiles
+from .module_trace import ModuleTrace
 from .module_training import ModuleTraining
 from .packed_weights import packed_side_by_side
 from .projection import Projection
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .cache import KVCache
 
 
-class AttentionModule(ModuleTraining, ModuleFiles, ModuleCost):
+class AttentionModule(ModuleTraining, ModuleFiles, ModuleCost, ModuleTrace):
     """Base of the modules. ``_weights`` holds read-only arrays by the name of their argument.
 
     They are views of the weights of the projections: one for Q, K and V, one for the output.

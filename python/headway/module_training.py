@@ -131,8 +131,10 @@ class ModuleTraining:
         :meth:`Projection.backward`; of 16-bit numbers the gradients at Z, Q, K and V are rounded in
         between. The bits do not depend on the number of threads.
 
-        Both stages give the same gradients of the weights, to the bit; that of x is one sum over
-        the columns of all heads here, and a sum of the sums of each head in the stack.
+        Both stages give the same gradients of the weights, to the bit: those of head h in the stack
+        are the columns ``h*D`` to ``(h+1)*D`` of those of all heads at once, where every head owns
+        its keys and values. That of x is one sum over the columns of all heads there, and in the
+        stack the sum of each head's sum, rounded once.
 
         Memory: the gradients at Z, Q, K and V, and the workspaces of the steps; never a (T, T)
         matrix.

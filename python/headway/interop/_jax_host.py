@@ -10,9 +10,9 @@ from ..calls import check_attention
 from ..functional import attention
 from ..gradients import attention_backward
 
-Arrays = dict[str, Any]  # q, k, v, mask, sinks, lengths, starts and more by name; None: not given
+Arrays = dict[str, Any]  # q, k, v and what else is given, by name; None: not given
 
-_MASK, _SINKS, _LENGTHS, _STARTS = "mask", "sinks", "lengths", "starts"
+_MASK, _SINKS, _LENGTHS, _STARTS, _SEED = "mask", "sinks", "lengths", "starts", "seed"
 
 
 class Settings(NamedTuple):
@@ -26,9 +26,12 @@ class Settings(NamedTuple):
     softcap: float | None
     slopes: tuple[Any, ...] | None  # (H,) or (B, H), as nested tuples
     layout: str
+    dropout: float = 0.0
+    seed: int | None = None  # None: an array is given, or none at all
 
     def options(self, arrays: Arrays) -> dict[str, Any]:
         """The keywords of a call with these arrays."""
+        seed = arrays.get(_SEED)
         return {
             "causal": self.causal,
             "align": arrays.get(_STARTS) if self.align is None else self.align,
@@ -40,6 +43,8 @@ class Settings(NamedTuple):
             "mask": arrays.get(_MASK),
             "sinks": arrays.get(_SINKS),
             "kv_lengths": arrays.get(_LENGTHS),
+            "dropout": self.dropout,
+            "seed": self.seed if seed is None else int(seed),
         }
 
 
@@ -60,6 +65,8 @@ def check(settings: Settings, shapes: Arrays) -> None:
         settings.scale,
         settings.layout,
         tuple(options[name] for name in names),
+        dropout=settings.dropout,
+        seed=options["seed"],
     )
 
 
@@ -105,7 +112,8 @@ Task = Callable[[dict[str, Any], Arrays], tuple[Array, ...]]
 def _each(settings: Settings, arrays: Arrays, task: Task, foldable: bool) -> tuple[Array, ...]:
     """The results of a task on arrays that may have mapped axes in front, 1 where not mapped.
 
-    One call does for all of them where they can stand for more batch entries.
+    One call does for all of them where they can stand for more batch entries; a dropped weight
+    depends on its entry's place in the batch, which is the one that it has in its example.
     """
     arrays = {name: None if x is None else np.asarray(x) for name, x in arrays.items()}
     mapped = arrays["q"].ndim - settings.rank
@@ -114,7 +122,8 @@ def _each(settings: Settings, arrays: Arrays, task: Task, foldable: bool) -> tup
     present = [x for x in arrays.values() if x is not None]
     sizes = np.broadcast_shapes(*(x.shape[:mapped] for x in present))
     sinks = arrays.get(_SINKS)
-    if foldable and (sinks is None or sinks.size == sinks.shape[-1]):
+    shared = sinks is None or sinks.size == sinks.shape[-1]
+    if foldable and shared and not settings.dropout:
         return _folded(settings, arrays, task, sizes)
     parts = []
     for place in np.ndindex(*sizes):
@@ -152,6 +161,8 @@ def _folded(
             folded[name] = x.reshape(own)
         elif name == _MASK:
             folded[name] = many(x, *((1,) * (4 - len(own)) + own))
+        elif name == _SEED:  # which nothing depends on without dropout
+            folded[name] = x.ravel()[0]
         elif name in (_LENGTHS, _STARTS):
             folded[name] = many(x, *(own or (1,)))
         elif name in ("lse", "grad_lse"):

@@ -94,6 +94,6 @@ def tensor_of(x: Array) -> Any:
     """The memory of an array as a tensor."""
     import torch
 
-    if x.dtype.name == "bfloat16":
+    if x.dtype.kind == "V":  # no type of NumPy's own: bfloat16
         return torch.from_numpy(x.view("int16")).view(torch.bfloat16)
     return torch.from_numpy(x)

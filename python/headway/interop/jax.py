@@ -33,6 +33,8 @@ def attention(
     kv_lengths: Any = None,
     layout: str = "BHTD",
     return_lse: bool = False,
+    dropout: float = 0.0,
+    seed: Any = None,
 ) -> Any:
     """:func:`headway.attention` on JAX's arrays, traced or not.
 
@@ -52,6 +54,10 @@ def attention(
         As in :func:`headway.attention`; known when the function is traced, without gradient.
     return_lse : bool, default False
         Return the log-sum-exps, too, with gradient.
+    dropout : float, default 0.0
+        Probability with which a weight is dropped; known when the function is traced.
+    seed : int or jax.Array, (), optional
+        Of the dropout; it may be traced. A key makes one: ``jax.random.bits(key)``.
 
     Returns
     -------
@@ -75,9 +81,10 @@ def attention(
     refuses forward mode and second derivatives. The gradients of q, k, v, mask, sinks and lse are
     those of the formulas in :func:`headway.attention_backward`.
 
-    Under ``vmap`` the mapped axes become more batch entries of one call; where sinks are mapped, or
-    gradients of a mask or of sinks are wanted, each example is a call of its own. An array that is
-    not mapped beside mapped ones is repeated for that, if an example has a batch axis.
+    Under ``vmap`` the mapped axes become more batch entries of one call; where sinks are mapped,
+    gradients of a mask or of sinks are wanted, or weights are dropped, each example is a call of
+    its own. An array that is not mapped beside mapped ones is repeated for that one call, if an
+    example has a batch axis. Examples that share a seed drop the same weights.
 
     Memory: as :func:`headway.attention`; for the backward pass q, k, v, out and lse are kept.
 
@@ -102,6 +109,14 @@ def attention(
             "alibi_slopes: expected numbers that are known when the function is traced, got a "
             "traced array; make them outside of it, e.g. with headway.alibi_slopes(num_heads)"
         )
+    drawn = None
+    if seed is not None and not isinstance(seed, (int, np.integer)):
+        drawn = jnp.asarray(seed)
+        if drawn.shape or drawn.dtype.kind not in "iu":
+            raise TypeError(
+                f"seed: expected one integer, got {drawn.dtype} of shape {drawn.shape}; "
+                "make one of a key with jax.random.bits(key)"
+            )
     starts = None
     if not isinstance(align, (str, int, np.integer)) or isinstance(align, bool):
         starts = jnp.asarray(align)
@@ -113,6 +128,7 @@ def attention(
         "sinks": None if sinks is None else jnp.asarray(sinks),
         "lengths": None if kv_lengths is None else jnp.asarray(kv_lengths),
         "starts": starts,
+        "seed": drawn,
     }
     settings = Settings(
         rank=arrays["q"].ndim,
@@ -123,6 +139,8 @@ def attention(
         softcap=softcap,
         slopes=None if alibi_slopes is None else _hashable(np.asarray(alibi_slopes)),
         layout=layout,
+        dropout=dropout,
+        seed=None if drawn is not None else seed,
     )
     host.check(settings, arrays)
     out, lse = _function()(settings, *arrays.values())
@@ -146,7 +164,7 @@ def _hashable(x: Any) -> Any:
     return tuple(_hashable(each) for each in x) if isinstance(x, (list, tuple)) else x
 
 
-_NAMES = ("q", "k", "v", "mask", "sinks", "lengths", "starts")
+_NAMES = ("q", "k", "v", "mask", "sinks", "lengths", "starts", "seed")
 
 
 def _attend(settings: Settings, *arrays: Any) -> Any:
@@ -199,7 +217,7 @@ def _gradients(settings: Settings, kept: Any, above: Any) -> tuple[Any, ...]:
         run, tuple(results), *arrays, out, lse, grad_out, grad_lse, vmap_method="expand_dims"
     )
     of_mask = rest.pop() if mask_grad else None
-    return dq, dk, dv, of_mask, rest.pop() if sinks_grad else None, None, None
+    return dq, dk, dv, of_mask, rest.pop() if sinks_grad else None, None, None, None
 
 
 @cache

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._differentiable import Settings, attend, weights_of
+from ._masks import joined, same_sequence
 from ._tensors import check_float, check_mask, check_tensor, torch_for
 
 __all__ = ["attention_forward", "register"]
@@ -225,10 +226,10 @@ def attention_forward(
     if mask is not None:
         check_mask("attention_mask", mask, shape)
     if cu_seq_lens_q is not None or cu_seq_lens_k is not None:
-        mask = _joined(_same_sequence(cu_seq_lens_q, cu_seq_lens_k, query, key, causal), mask)
+        mask = joined(same_sequence(cu_seq_lens_q, cu_seq_lens_k, query, key, causal), mask)
     if position_bias is not None:
         check_mask("position_bias", position_bias, shape, bools=False)
-        mask = _joined(mask, position_bias)
+        mask = joined(mask, position_bias)
     if s_aux is not None:
         check_tensor("s_aux", s_aux)
         check_float("s_aux", s_aux)
@@ -251,11 +252,22 @@ def _weights_are_collected() -> bool:
 
 
 def _operands(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-    """Queries, keys and values of one batch size; one entry serves for all."""
+    """Queries, keys and values of one batch size; one entry serves for all.
+
+    Under autocast they get its dtype, as in PyTorch's own function.
+    """
+    import torch
+
     operands = query, key, value
     for name, x in zip(("query", "key", "value"), operands, strict=True):
         check_tensor(name, x, 4)
         check_float(name, x)
+    if torch.is_autocast_enabled("cpu"):
+        narrow = torch.get_autocast_dtype("cpu")
+        operands = query, key, value = tuple(
+            x if x.dtype is torch.float64 else x.to(narrow) for x in operands
+        )
+    for name, x in (("key", key), ("value", value)):
         if x.dtype is not query.dtype:
             raise TypeError(
                 f"{name}: expected {query.dtype} like query, got {x.dtype}; "
@@ -267,44 +279,6 @@ def _operands(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
             x.expand(batch, -1, -1, -1) if x.shape[0] == 1 else x for x in operands
         )
     return query, key, value
-
-
-def _joined(mask: Any, other: Any) -> Any:
-    """One mask that says what two say: numbers are added, and what either hides is hidden."""
-    import torch
-
-    if mask is None or other is None:
-        return other if mask is None else mask
-    if mask.dtype is torch.bool:
-        if other.dtype is torch.bool:
-            return mask & other
-        return torch.where(mask, other, other.new_full((), -torch.inf))
-    return _joined(other, mask) if other.dtype is torch.bool else mask + other
-
-
-def _same_sequence(starts_q: Any, starts_k: Any, query: Any, key: Any, causal: bool) -> Any:
-    """(1, 1, Tq, Tk) bools: do query and key belong to one packed sequence?"""
-    import torch
-
-    lengths = {"cu_seq_lens_q": (starts_q, query), "cu_seq_lens_k": (starts_k, key)}
-    members = []
-    for name, (starts, x) in lengths.items():
-        check_tensor(name, starts)
-        tokens = x.shape[2]
-        right = starts.ndim == 1 and len(starts) > 1 and x.shape[0] == 1
-        if not right or starts[0] != 0 or starts[-1] != tokens or (starts.diff() < 0).any():
-            raise ValueError(
-                f"{name}: expected rising positions from 0 to {tokens} for a batch of one, got "
-                f"{starts.tolist()} for a batch of {x.shape[0]}; pack all sequences into one row"
-            )
-        places = torch.arange(tokens, device=starts.device)
-        members.append(torch.searchsorted(starts.to(torch.int64), places, right=True))
-    if causal and not torch.equal(starts_q, starts_k):
-        raise ValueError(
-            "cu_seq_lens_k: expected that of the queries for a causal call without a mask, got "
-            f"{starts_k.tolist()} beside {starts_q.tolist()}; pass a mask"
-        )
-    return (members[0][:, None] == members[1])[None, None]
 
 
 def _seed() -> int:
