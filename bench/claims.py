@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import backward_claims
 import decode_claims
 from figures import (
     Data,
@@ -54,6 +55,7 @@ DEFAULTS: dict[str, float] = {
     "window-128": 12.0,
     "packed": 1.3,
     **decode_claims.DEFAULTS,
+    **backward_claims.DEFAULTS,
 }
 """Times as fast as a rival, shares of a peak, or (module-parts, memory-mib, options over the plain
 call per allowed pair, packed sequences over the longest one) at most so much."""
@@ -233,5 +235,6 @@ def judge(data: Data, settings: dict[str, float] | None = None) -> list[Verdict]
         *modules(data, values),
         *options(data, values),
         *decode_claims.judge(data, values),
+        *backward_claims.judge(data, values),
         memory,
     ]

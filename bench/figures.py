@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rivals import CONTESTANTS
-from rows import Row
+from row import MODULE_KINDS, Row
 
 Data = dict[str, Any]
 Record = dict[str, Any]
@@ -133,7 +133,7 @@ def shape_text(row: Row) -> str:
     """The sizes of a row as the tables show them."""
     if row.kind == "projection":
         return f"({row.num_queries}, {row.d_in}, {row.d_out}), {'cold' if row.cold else 'warm'}"
-    if row.kind in ("module", "stages"):
+    if row.kind in MODULE_KINDS:
         return f"B {row.batch}, T {row.num_keys}, {row.num_heads} heads of {row.head_dim}"
     if row.kind == "packed":
         return f"({sum(row.lengths)}, {row.num_heads}, {row.head_dim})"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from options import EVERY, FIRST, PLAIN, Options
-from rows import QUANTISED, Row
+from row import MODULE_KINDS, QUANTISED, Row
 
 Array = NDArray[Any]
 
@@ -38,7 +38,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 class Inputs:
     """Arrays in the row's dtype; q, k and v are (B, H, T, D) views, whatever their memory order.
 
-    Of packed rows they are (T, H, D). Options add a mask in four axes, ALiBi's slopes and sinks.
+    Of packed rows they are (T, H, D). Options add a mask in four axes, ALiBi's slopes and sinks;
+    rows with gradients "grad_out", that of the result.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -61,11 +62,13 @@ def make_inputs(row: Row, seed: int = 0) -> Inputs:
         x = drawn(rng, row.dtype, (row.num_queries, row.d_in), 1)
         weight = drawn(rng, row.dtype, (row.d_in, row.d_out), row.d_in**-0.5)
         return Inputs({"x": x, "weight": weight})
-    if row.kind in ("module", "stages"):
+    if row.kind in MODULE_KINDS:
         width = row.width
         arrays = {"x": drawn(rng, row.dtype, (row.batch, row.num_keys, width), 1)}
         for name in ("w_query", "w_key", "w_value", "w_out"):
             arrays[name] = drawn(rng, row.dtype, (width, width), width**-0.5)
+        if row.kind == "train":
+            arrays["grad_out"] = drawn(rng, row.dtype, arrays["x"].shape, 1)
         return Inputs(arrays)
     if row.kind == "packed":
         shape = (sum(row.lengths), row.num_heads, row.head_dim)
@@ -81,7 +84,10 @@ def make_inputs(row: Row, seed: int = 0) -> Inputs:
         arrays |= {name: rounded(arrays[name], row.dtype) for name in "kv"}
     if row.layout == "BTHD":
         arrays = {name: thd(array).swapaxes(1, 2) for name, array in arrays.items()}
-    return Inputs(arrays | option_arrays(row, rng))
+    arrays |= option_arrays(row, rng)
+    if row.kind == "backward":
+        arrays["grad_out"] = drawn(rng, row.dtype, arrays["q"].shape, 1)
+    return Inputs(arrays)
 
 
 def rounded(array: Array, dtype: str) -> Array:
@@ -243,14 +249,18 @@ def expected(row: Row, inputs: Inputs) -> tuple[Array, Array]:
 def error_of(got: Array, chosen: Array, wanted: Array) -> float:
     """Largest difference, relative to the largest number wanted; infinite at NaN or another shape.
 
-    `got` has all rows on its last axis but one.
+    `got` has all rows on its last axis but one. With a single axis it holds several arrays, one
+    after another, that end where `chosen` says, each relative to its own largest number.
     """
+    if got.ndim == 1 and got.shape == wanted.shape:
+        ends = [int(end) for end in chosen[:-1]]
+        parts = zip(np.split(got, ends), np.split(wanted, ends), strict=True)
+        return max(difference(*each) for each in parts)
     found = got[..., chosen, :] if got.ndim >= 2 and got.shape[-2] > chosen[-1] else got
-    if found.shape != wanted.shape:
-        return math.inf
-    difference = np.abs(found.astype(np.float64) - wanted)
-    return (
-        float(difference.max() / np.abs(wanted).max())
-        if np.isfinite(difference).all()
-        else math.inf
-    )
+    return difference(found, wanted) if found.shape == wanted.shape else math.inf
+
+
+def difference(found: Array, wanted: Array) -> float:
+    """The largest one of two arrays of one shape, relative to the largest number wanted."""
+    apart = np.abs(found.astype(np.float64) - wanted)
+    return float(apart.max() / np.abs(wanted).max()) if np.isfinite(apart).all() else math.inf

@@ -42,7 +42,7 @@ def git(*arguments: str) -> str | None:
 def blas_kernels() -> list[dict[str, Any]]:
     """Library, version and kernel of every BLAS in this process; none without threadpoolctl."""
     try:
-        from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_info
     except ImportError:
         return []
     wanted = ("internal_api", "version", "architecture", "threading_layer")

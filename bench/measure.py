@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gradient_reference
 import numpy as np
 from inputs import TOLERANCES, expected, make_inputs
 from processes import Processes
 from rivals import Contestant
-from rows import Row
+from row import GRADIENT_KINDS, Row
 
 from headway.timing.turns import Ask, Timed, estimated, summary, take_turns
 
@@ -101,7 +102,8 @@ class Measurer:
     ) -> tuple[dict[str, Any], list[Timed]]:
         """Why some cannot take part; and who can, checked, with an estimate of a call's time."""
         reference = self.folder / "reference.npz"
-        rows, wanted = expected(row, make_inputs(row))
+        known = gradient_reference.expected if row.kind in GRADIENT_KINDS else expected
+        rows, wanted = known(row, make_inputs(row))
         np.savez(reference, rows=rows, wanted=wanted)
         entries: dict[str, Any] = {}
         ready: list[Timed] = []
@@ -115,8 +117,8 @@ class Measurer:
             if reason:
                 entries[contestant.name] = {"skipped": reason}
                 continue
-            known = {"error": said["error"], "note": said["note"], **said["facts"]}
-            found = Timed(contestant.name, 0.0, known, contestant.rest, contestant.rival)
+            facts = {"error": said["error"], "note": said["note"], **said["facts"]}
+            found = Timed(contestant.name, 0.0, facts, contestant.rest, contestant.rival)
             found.estimate, reason = estimated(
                 found, float(said["first"]), ask, compiles=contestant.compiles
             )

@@ -26,6 +26,8 @@ class Options:
     sinks: bool = False
     length: int | None = None
     """Valid keys; query 0 then stands at key 0."""
+    dropout: float = 0.0
+    """Probability with which a weight is dropped; the seed is 0."""
 
 
 PLAIN = Options()
@@ -44,6 +46,14 @@ OPTIONS: dict[str, Options] = {
     "window-128": Options(window=127),
 }
 
+TRAINED: dict[str, Options] = {
+    **{name: OPTIONS[name] for name in ("window", "float-mask", "alibi")},
+    "dropout": Options(dropout=0.1),
+}
+"""Those of rows with gradients."""
+
+EVERY_OPTION = OPTIONS | TRAINED
+
 TITLES = {
     "plain": "causal, no option",
     "key-mask": "bool mask (1, 1, 1, Tk)",
@@ -56,6 +66,7 @@ TITLES = {
     "lengths": "kv_lengths 900, align start",
     "all": "window (512, 0), soft cap 30, ALiBi, sinks, bool mask (1, 1, 1, Tk)",
     "window-128": "window 128",
+    "dropout": "dropout 0.1",
 }
 
 

@@ -1,8 +1,9 @@
 """Write RESULTS.md, its picture and README's table: python bench/results.py A.json [--readme].
 
 Everything in RESULTS.md comes from the result file but what stands between two comments, which is
-written by hand and kept. The sections about options and decoding are kept, too, where the file has
-no such row; ``--options`` and ``--decode`` write that section alone.
+written by hand and kept. The sections about options, decoding and the backward pass are kept, too,
+where the file has no such row; ``--options``, ``--decode`` and ``--backward`` write that section
+alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import backward_tables
 import claims
 import decode_tables
 import option_tables
@@ -215,14 +217,19 @@ def grouped(data: Data, key: str) -> list[str]:
     return lines or ["Nothing."]
 
 
-def parts(data: Data, path: Path) -> tuple[list[str], list[str]]:
-    """The sections about options and decoding: of this file, or as they stand in the page."""
-    options = option_tables.option_lines(data) if option_tables.measured(data) else None
-    decode = decode_tables.decode_lines(data) if decode_tables.measured(data) else None
-    return options or sections.kept(path, "options"), decode or sections.kept(path, "decode")
+def parts(data: Data, path: Path) -> dict[str, list[str]]:
+    """Sections that a file may lack, by name: of this file, or as they stand in the page."""
+    found = {name: sections.kept(path, name) for name in ("options", "decode", "backward")}
+    if option_tables.measured(data):
+        found["options"] = option_tables.option_lines(data)
+    if decode_tables.measured(data):
+        found["decode"] = decode_tables.decode_lines(data)
+    if backward_tables.measured(data):
+        found["backward"] = backward_tables.backward_lines(data)
+    return found
 
 
-def document(data: Data, by_hand: str, picture: str, options: list[str], decode: list[str]) -> str:
+def document(data: Data, by_hand: str, picture: str, found: dict[str, list[str]]) -> str:
     chapters: list[Section] = [
         ("What it ran on", what_it_ran_on(data)),
         ("Peaks of the machine", peak_lines(data)),
@@ -232,8 +239,9 @@ def document(data: Data, by_hand: str, picture: str, options: list[str], decode:
             "Attention",
             [f"![rates of all contestants]({picture})", "", *against_rivals(data, "attention")],
         ),
-        ("Options", options),
-        ("Decoding", decode),
+        ("Options", found["options"]),
+        ("Decoding", found["decode"]),
+        ("The backward pass and training", found["backward"]),
         ("One thread, and two", shares(data)),
         ("Modules", against_rivals(data, "module")),
         ("Projection", against_rivals(data, "projection")),
@@ -269,19 +277,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--decode", action="store_true", help="rewrite the section about decoding alone"
     )
+    parser.add_argument(
+        "--backward", action="store_true", help="rewrite the section about the backward pass alone"
+    )
     parser.add_argument("--readme", action="store_true", help="rewrite README.md's table, too")
     args = parser.parse_args(arguments)
     data = load_or_exit(args.results, "results")
     if not data["rows"]:
         raise SystemExit(f"results: {args.results}: holds no rows")
-    if args.options or args.decode:
+    if args.options or args.decode or args.backward:
         if args.options:
             option_tables.rewrite(args.out, data)
         if args.decode:
             decode_tables.rewrite(args.out, data)
+        if args.backward:
+            backward_tables.rewrite(args.out, data)
         return 0
     picture = args.picture or args.out.with_name(PICTURE.name)
-    text = document(data, kept(args.out), picture.name, *parts(data, args.out))
+    text = document(data, kept(args.out), picture.name, parts(data, args.out))
     try:
         args.out.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -43,6 +43,7 @@ def test_the_grid_names_every_row_once_and_survives_json() -> None:
     assert len(names) == len(set(names))
     assert [rows.Row.from_json(row.to_json()) for row in every] == every
     kinds = {"attention", "options", "packed", "decode", "module", "projection", "stages"}
+    kinds |= {"backward", "train"}
     assert {row.kind for row in every} == kinds
     assert {row.kind for row in every if row.quick} == {row.kind for row in every}
     long = [row for row in every if row.long]

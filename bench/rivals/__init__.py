@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inputs import Array, Inputs
-from rows import QUANTISED, Row
+from row import QUANTISED, Row
 
 from headway.timing.worker import Unsupported as Unsupported
 
@@ -61,6 +61,7 @@ class Contestant:
 
 ATTENTION, MODULE, PROJECTION = "attention", "module", "projection"
 OPTIONS, PACKED, DECODE = "options", "packed", "decode"
+BACKWARD, TRAIN = "backward", "train"
 NUMPY_REST = 0.15  # its BLAS's threads wait for more work for about 0.1 s
 
 CONTESTANTS: dict[str, Contestant] = {
@@ -70,7 +71,7 @@ CONTESTANTS: dict[str, Contestant] = {
             "headway",
             "headway",
             "headway",
-            (ATTENTION, MODULE, PROJECTION, OPTIONS, PACKED, DECODE),
+            (ATTENTION, MODULE, PROJECTION, OPTIONS, PACKED, DECODE, BACKWARD, TRAIN),
             (*HALVES, "float64", *QUANTISED),
             rival=False,
         ),
@@ -128,6 +129,10 @@ CONTESTANTS: dict[str, Contestant] = {
             rival=False,
             threads=2,
         ),
+        Contestant("torch-backward", "PyTorch SDPA", "torch-training", (BACKWARD,)),
+        Contestant("torch-backward@1", "PyTorch SDPA, 1 thread", "torch-training", (), threads=1),
+        Contestant("headway-assign", "weights assigned, too", "headway", (TRAIN,), rival=False),
+        Contestant("torch-train", "PyTorch Linear + SDPA", "torch-training", (TRAIN,)),
         Contestant("study", "study", "study", rival=False),
     )
 }
@@ -138,6 +143,7 @@ MODULES = {
     "zentorch": "rivals.zen",
     "torch": "rivals.pytorch",
     "torch-flex": "rivals.flex",
+    "torch-training": "rivals.pytorch_training",
     "ort-mha": "rivals.onnx_runtime",
     "ort-gqa": "rivals.onnx_runtime",
     "ort-attention": "rivals.onnx_runtime",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from rows import Row
 import headway
 from headway import _core
 
-from . import Prepare, Prepared, Unsupported, own_cache
+from . import Prepare, Prepared, Unsupported, own_cache, own_training
 from .copies import cold_copies
 
 
@@ -78,6 +79,8 @@ def keywords(row: Row, inputs: Inputs) -> dict[str, Any]:
         given["sinks"] = inputs["sinks"]
     if options.length is not None:
         given |= {"kv_lengths": np.full(row.batch, options.length), "align": "start"}
+    if options.dropout:
+        given |= {"dropout": options.dropout, "seed": 0}
     return given
 
 
@@ -103,6 +106,9 @@ def plain(row: Row, inputs: Inputs) -> Prepared:
     Its result is that of the whole row, since that is what it is compared with.
     """
     whole = PREPARE["headway"](row, inputs)
+    if row.kind == "backward":
+        made = own_training.backward(row, inputs, {})
+        return replace(made, result=lambda _: whole.result(whole.call()))
     q, k, v = (inputs[name] for name in "qkv")
     if row.kind == "packed":
         first = row.lengths.index(max(row.lengths))
@@ -197,20 +203,44 @@ def read(row: Row, inputs: Inputs) -> Prepared:
     return own_cache.read(row, inputs)
 
 
-PREPARE: dict[str, Prepare] = {
-    "headway": lambda row, inputs: {
+def backward(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    return own_training.backward(row, inputs, keywords(row, inputs))
+
+
+def train(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    return own_training.step(module_of(row, inputs), inputs)
+
+
+def train_assigning(row: Row, inputs: Inputs) -> Prepared:
+    use(row)
+    return own_training.step(module_of(row, inputs), inputs, assign=True)
+
+
+def by_kind(row: Row, inputs: Inputs) -> Prepared:
+    """headway's own function for what the row asks for."""
+    functions: dict[str, Prepare] = {
         "attention": attention,
         "module": module,
         "projection": projection,
         "options": options,
         "packed": packed,
         "decode": decode,
-    }[row.kind](row, inputs),
+        "backward": backward,
+        "train": train,
+    }
+    return functions[row.kind](row, inputs)
+
+
+PREPARE: dict[str, Prepare] = {
+    "headway": by_kind,
     "headway-plain": plain,
     "headway-bfloat16": decode_bfloat16,
     "read": read,
-    "headway@1": attention,
-    "headway@2": attention,
+    "headway@1": by_kind,
+    "headway@2": by_kind,
+    "headway-assign": train_assigning,
     "headway-products": products_alone,
     "headway-attention": attention_alone,
     "stage-1": stacked,

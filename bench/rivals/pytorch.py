@@ -66,7 +66,7 @@ def masks_of(row: Row, inputs: Inputs) -> dict[str, dict[str, Any]]:
         seen = torch.nn.functional.pad(seen, (0, 1), value=True)
     dtype = tensor(inputs["q"]).dtype
     if bias is not None:
-        whole = torch.from_numpy(np.ascontiguousarray(bias)).to(dtype)[None]
+        whole = tensor(np.ascontiguousarray(bias)).to(dtype)[None]
         return {"additive mask": {"attn_mask": whole.masked_fill(~seen, float("-inf"))}}
     both = {"boolean mask": seen, "additive mask": additive(seen, dtype)}
     return {name: {"attn_mask": made} for name, made in both.items()}
