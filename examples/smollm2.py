@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import terminal
+from terminal import INTERRUPTED, Complaint
+
 if TYPE_CHECKING:
     from smollm2_model import Array, Memory, SmolLM2
     from smollm2_text import Text
 
-WRONG_USE, INTERRUPTED = 2, 130
 CACHE_DTYPES = ("float32", "bfloat16", "float16", "int8", "fp8_e4m3")
 INSTALL = {
     "headway": "pip install .",
@@ -33,10 +34,6 @@ INSTALL = {
 }
 FIRST_CAPACITY = 512
 """Tokens that a chat's caches have room for at first; they double when they are full."""
-
-
-class Complaint(Exception):
-    """What the user has to put right, in one line."""
 
 
 # Model --------------------------------------------------------------------------------------------
@@ -243,19 +240,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit code: 0, 2 for wrong use, 130 after Ctrl-C."""
     options = parse(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    try:
-        return run(options)
-    except Complaint as complaint:
-        print(f"smollm2: {complaint}", file=sys.stderr)
-        return WRONG_USE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return terminal.run("smollm2", lambda: run(options))
 
 
 if __name__ == "__main__":

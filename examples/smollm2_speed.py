@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from smollm2 import Complaint, at_least_one, load, model_file, require
+from smollm2 import at_least_one, load, model_file, require
+from terminal import Complaint
 
 Step = Callable[[Sequence[int]], int]
 """Tokens in, the likeliest next one out."""
