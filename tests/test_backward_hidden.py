@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gradients import NAMES, Step, check_step, step_of
-from helpers import DTYPES, Array, assert_same_bits
+from helpers import DTYPES, Array, assert_same_bits, make
 from option_table import EACH_ISA, HIDING, Problem, visible_keys
 from poisons import POISONS, check_nan, poison
 
@@ -194,3 +194,26 @@ def test_a_nan_in_a_mask(dtype: str, isa: str) -> None:
         for name, reached in zip(NAMES, (rows, keys, keys), strict=True):
             check_nan(got[name], clean[name], spread(reached, got[name]), name)
     assert headway.isa() == isa
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blind", [32, 64, 100])
+def test_gradients_of_rows_that_a_mask_leaves_nothing(dtype: str, blind: int, isa: str) -> None:
+    """Rows of whole panels, after a call that saw all: what that left in memory counts for nothing."""
+    tokens = 150
+    q, k, v, grad_out = (make((n, blind), (1, tokens, 8), dtype) for n in range(4))
+    mask = np.ones((tokens, tokens), bool)
+
+    def gradients(grad_out: Array) -> tuple[Array, ...]:
+        options: dict[str, Any] = {"mask": mask, "causal": False}
+        out, lse = headway.attention(q, k, v, return_lse=True, **options)
+        return headway.attention_backward(grad_out, q, k, v, out, lse, **options)
+
+    gradients(grad_out)
+    mask[blind:] = False
+    wanted = gradients(grad_out)
+    for value in (np.nan, np.inf):
+        poisoned = grad_out.copy()
+        poisoned[:, blind:] = value
+        for got, clean in zip(gradients(poisoned), wanted, strict=True):
+            assert_same_bits(got, clean)

@@ -67,3 +67,33 @@ def test_the_sign_of_a_zero_does_not_tell_a_hidden_value(dtype: str, isa: str) -
         v[129] = hidden
         rows.append(headway.attention(column(dtype, 130, 1), k, v, scale=1.0)[128])
     assert_same_bits(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [1.0, 2.0, 4.0, 100.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_products_that_rise_late_under_a_large_scale(
+    masked: bool, scale: float, dtype: str, isa: str
+) -> None:
+    """A product that comes long after smaller ones has all the weight, whatever its unit."""
+    k = column(dtype, 70, 0)
+    k[33] = 30
+    v = column(dtype, 70, 7)
+    v[33] = 1
+    options = {"mask": np.arange(70) != 3} if masked else {}
+    out, lse = attend(column(dtype, 1, 1), k, v, scale=scale, **options)
+    assert (out == 1).all()
+    np.testing.assert_allclose(lse, 30 * scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cosine_attention(dtype: str, isa: str) -> None:
+    """Rows of length 1 and a scale of 100: every row finds itself."""
+    x = np.random.default_rng(0).standard_normal((300, 16))
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(dtype_of(dtype))
+    v = np.arange(300).reshape(300, 1).astype(dtype_of(dtype))
+    _, lse = attend(x, x, v, scale=100.0)
+    wanted = headway.reference.attention(
+        *(a.astype(np.float64) for a in (x, x, v)), scale=100.0, return_lse=True
+    )[1]
+    np.testing.assert_allclose(lse, wanted, rtol=1e-4)

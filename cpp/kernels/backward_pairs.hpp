@@ -120,11 +120,12 @@ inline bool weigh_pair_block(const BackwardTask& task, int p, std::int64_t offse
   return true;
 }
 
-// Gradients that are not finite, times the weights of keys [from, to) of the block that see them.
-[[gnu::noinline]] inline void add_not_finite_gradients(const BackwardTask& task, const BFloat16* const* grads, std::int64_t offset,
+// Gradients of panel p's rows that are not finite, times the weights of keys [from, to) of the block that they see.
+[[gnu::noinline]] inline void add_not_finite_gradients(const BackwardTask& task, const BFloat16* const* grads, int p, std::int64_t offset,
                                                        std::int64_t from, std::int64_t to) {
   const auto& w = pair_backward_of(task);
-  for (std::int64_t row = 0; row < task.forward.num_rows; ++row) {
+  const std::int64_t first = p * kPanelLanes<VecF32>;
+  for (std::int64_t row = first; row < first + w.panels[p].num_rows; ++row) {
     for (std::int64_t d = 0; d < task.forward.value_dim; ++d) {
       if (is_finite(grads[row][d])) continue;
       for (std::int64_t key = from; key < to; ++key) {
@@ -171,9 +172,9 @@ inline void add_pair_block(const BackwardTask& task, const BFloat16* const* grad
       add_key_step(w.score_rows + key * kPairRows, w.query_steps, w.head_width, row, end, w.key_sums + at * w.head_width);
     }
   }
-  if (!w.grads_finite) add_not_finite_gradients(task, grads, offset, from, to < count ? to : count);
   for (int p = 0; p < w.num_panels; ++p) {
     if (!shown[p]) continue;
+    if (!w.grads_finite) add_not_finite_gradients(task, grads, p, offset, from, to < count ? to : count);
     add_query_steps(w.turned_keys + offset * w.head_width, w.head_width, w.score_pairs[p], from, to,
                     static_cast<float*>(task.query_sums) + p * w.head_width * kLanes);
   }

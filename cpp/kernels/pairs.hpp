@@ -54,8 +54,10 @@ template <class Products>
     S::store(rises, rise.ahead);
     S::store(rises + S::kLanes, rise.eager);
   }
-  raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes,
-                        kLeastWeight<float, true>, alibi ? rises : nullptr);
+  // Products, unlike scores, have a unit of their own: their reference does not go ahead.
+  const float least_weight = workspace_of<S>(*args.task).shaped ? kLeastWeight<float, true> : kLeastWeight<float, false>;
+  raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes, least_weight,
+                        alibi ? rises : nullptr);
   const auto moved = S::sub(before, S::load(args.state->reference + lane));
   const auto factor = S::select(fresh, S::set1(1), exp2<S>(S::mul(moved, S::set1(args.scale.scale2))));
   const auto least = S::div(S::set1(kLeastWeight<float, true>), factor);  // see raise_reference
