@@ -25,7 +25,7 @@ def attention_gradients(row: Row, inputs: Inputs) -> list[Array]:
     for start in range(0, row.num_queries, BLOCK):
         chosen = np.arange(start, min(start + BLOCK, row.num_queries))
         end = int(chosen[-1]) + 1 + row.num_keys - row.num_queries  # a later key is hidden
-        seen, bias = allowed(row, inputs, chosen)[:, :end], added(row, inputs, chosen)
+        hidden, bias = ~allowed(row, inputs, chosen)[:, :end], added(row, inputs, chosen)
         factors = dropout_factors(row, chosen, end) if row.options.dropout else None
         for b, h in np.ndindex(*q.shape[:2]):
             queries, above = (x[b, h, chosen].astype(np.float64) for x in (q, grad))
@@ -33,7 +33,7 @@ def attention_gradients(row: Row, inputs: Inputs) -> list[Array]:
             weights = queries @ keys.T * row.scale
             if bias is not None:
                 weights += bias[h % len(bias), :, :end]
-            weights[~seen] = -np.inf
+            np.copyto(weights, -np.inf, where=hidden)
             weights -= weights.max(axis=1, keepdims=True)
             np.exp(weights, out=weights)
             weights /= weights.sum(axis=1, keepdims=True)
