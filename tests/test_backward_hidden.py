@@ -199,7 +199,7 @@ def test_a_nan_in_a_mask(dtype: str, isa: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("blind", [32, 64, 100])
 def test_gradients_of_rows_that_a_mask_leaves_nothing(dtype: str, blind: int, isa: str) -> None:
-    """Rows of whole panels, after a call that saw all: what that left in memory counts for nothing."""
+    """Rows of whole panels, after a call that saw all: what that left in memory is not read."""
     tokens = 150
     q, k, v, grad_out = (make((n, blind), (1, tokens, 8), dtype) for n in range(4))
     mask = np.ones((tokens, tokens), bool)
