@@ -234,6 +234,15 @@ def test_refused_weights_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
+def test_save_and_weights_of_wrong_kinds(cls: type[Module]) -> None:
+    module = build(cls)
+    with pytest.raises(TypeError, match="save: expected"):
+        module.forward(make(1, (5, 6), "float32"), save="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="weights: expected a mapping of names to arrays, got list"):
+        module.assign([1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
 def test_state_dict_of_gradients_fits_that_of_the_module(cls: type[Module]) -> None:
     module = build(cls)
     result = module.forward(make(1, (5, 6), "float32"), save=True)

@@ -98,6 +98,11 @@ def test_refused_gradients(name: str) -> None:
     projection.backward(np.zeros((3, 4), np.float32))  # what was saved stayed
 
 
+def test_save_of_a_wrong_kind() -> None:
+    with pytest.raises(TypeError, match="save: expected"):
+        build().forward(make(1, (3, 6), "float32"), save=1)  # type: ignore[arg-type]
+
+
 def test_out_takes_the_result_of_a_saved_forward() -> None:
     projection, x, out = build(), make(1, (3, 6), "float32"), np.zeros((3, 4), "f4")
     assert projection.forward(x, save=True, out=out) is out

@@ -131,6 +131,9 @@ def attention_backward(
     A `lse` of ``-inf`` says that the row sees nothing. `out` and `lse` may belong to more keys than
     k and v hold, as joined by :func:`merge_partials`: dq is then the share of these keys.
 
+    The weights are as exact as `lse`: where that is large, ``abs(lse) * 6e-8`` is their relative
+    error in float32. Hide rows by a mask of bools, not by adding -1e9 to all of their scores.
+
     Sums are kept in float32 (float64 for float64 input), and rounded once, to the dtype of q. Bits
     do not depend on the number of threads, on the batch, or on strides. Arrays are read as by
     :func:`attention`.

@@ -76,6 +76,7 @@ class ModuleTraining:
         True
         """
         module = cast("AttentionModule", self)
+        check_flag("save", save)
         if save:
             module._saved = None
         array = module._input(x)
@@ -219,7 +220,7 @@ class ModuleTraining:
         Raises
         ------
         TypeError, ValueError
-            If a name is unknown, or a weight of another shape or dtype.
+            If weights are no mapping, a name is unknown, or a weight of another shape or dtype.
 
         Examples
         --------
@@ -227,6 +228,11 @@ class ModuleTraining:
         >>> module = headway.StackedMultiHeadAttention.init(3, 4, num_heads=2)
         >>> module.assign({name: 2 * w for name, w in module.parameters().items()})
         """
+        if not isinstance(weights, Mapping):
+            raise TypeError(
+                f"weights: expected a mapping of names to arrays, got {type(weights).__name__}; "
+                "pass e.g. {'w_query': array}"
+            )
         known = self._named()
         stores: dict[int, tuple[AttentionModule, dict[str, Array]]] = {}
         for name, value in weights.items():

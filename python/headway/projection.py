@@ -16,7 +16,7 @@ from .arrays import (
     readable,
     rows_are_readable,
 )
-from .checks import check_out
+from .checks import check_flag, check_out
 from .layer_gradients import Gradients, checked_gradient, no_saved_forward
 from .weights import check_shape, checked, checked_matrix, checked_rows, frozen_copies
 
@@ -170,6 +170,7 @@ class Projection:
         >>> project.backward(np.array([[1, 1]], np.float32)).x
         array([[1., 2.]], dtype=float32)
         """
+        check_flag("save", save)
         if not save:
             return self(x, out=out)
         self._saved = None
