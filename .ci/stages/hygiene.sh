@@ -5,5 +5,5 @@ wheel_venv
 failures=0
 python3 "$ROOT/.ci/hygiene.py" "$WORK/package" || failures=1
 cd "$WORK"
-clean/bin/python "$ROOT/.ci/run_readme.py" "$WORK/package/README.md" || failures=1
+clean/bin/python "$WORK/package/docs/run_blocks.py" "$WORK/package/README.md" || failures=1
 [ "$failures" -eq 0 ]
