@@ -55,6 +55,7 @@ def main(wheel: str, sdist: str) -> int:
     with tarfile.open(sdist) as source:
         inside = [m.name.partition("/")[2] for m in source.getmembers() if m.isfile()]
     problems += [f"sdist: nothing matches {p}" for p in missing(IN_SDIST, inside)]
+    problems += [f"sdist: {name} is built" for name in inside if name.startswith("docs/site/")]
     print("\n".join(problems) or f"{len(names)} files in the wheel, {len(inside)} in the sdist")
     return 1 if problems else 0
 

@@ -6,10 +6,10 @@ fresh_clone() {
     git clone --quiet "$ROOT" "$1"
 }
 
-# Run a command of the README word for word in a folder; fail where the README has another one.
+# Run a command of the README, or of another page, word for word in a folder; fail where it has none such.
 readme_command() {
-    grep -qxF "$2" "$1/README.md" || {
-        echo "README.md has no line: $2"
+    grep -qxF "$2" "$1/${3:-README.md}" || {
+        echo "${3:-README.md} has no line: $2"
         return 1
     }
     (cd "$1" && bash -c "$2")

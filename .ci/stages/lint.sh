@@ -12,11 +12,13 @@ check() {
 check .venv/bin/ruff check .
 check .venv/bin/ruff format --check .
 # Nothing newer than the oldest Python that pyproject.toml names.
-check .venv/bin/vermin -t=3.10- --no-tips --violations python bench examples tests .ci
+check .venv/bin/vermin -t=3.10- --no-tips --violations python bench docs examples tests .ci
 check .venv/bin/mypy --strict python/headway
 cd bench
 check ../.venv/bin/mypy --strict .
 cd ../examples
+check ../.venv/bin/mypy --strict .
+cd ../docs
 check ../.venv/bin/mypy --strict .
 cd "$WORK"
 check test/.venv/bin/python -m mypy.stubtest headway._core
