@@ -3,6 +3,7 @@
 In a page, ``<!-- results: WHAT -->`` stands for a part of that file:
 
     machine             what the figures ran on
+    run SECTION         the same of a section that was measured in a run of its own
     table SECTION       the table of the section with this title, columns as they are
     rates SECTION       shape, time, rate and the best rival of a section with rivals
     picture SECTION     rates of headway and of the best rival, drawn
@@ -37,13 +38,20 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def rows(title: str) -> list[Row]:
-    """The first table of a section; a row by the names of its columns."""
+def lines_of_table(title: str) -> tuple[list[str], list[list[str]]]:
+    """(names of the columns, rows) of the first table of a section."""
     lines = [line for line in section(title) if line.startswith("|")]
     if len(lines) < 3:
         raise ValueError(f"{RESULTS.name}: expected a table in section {title!r}")
-    head = cells(lines[0])
-    return [dict(zip(head, cells(line), strict=True)) for line in lines[2:]]
+    return cells(lines[0]), [cells(line) for line in lines[2:]]
+
+
+def rows(title: str) -> list[Row]:
+    """The same, a row by the names of its columns, which are to differ."""
+    head, body = lines_of_table(title)
+    if len(set(head)) < len(head):
+        raise ValueError(f"{RESULTS.name}: two columns of one name in section {title!r}")
+    return [dict(zip(head, line, strict=True)) for line in body]
 
 
 def markdown(head: list[str], body: list[list[str]]) -> str:
@@ -53,8 +61,7 @@ def markdown(head: list[str], body: list[list[str]]) -> str:
 
 
 def table(title: str) -> str:
-    found = rows(title)
-    return markdown(list(found[0]), [list(row.values()) for row in found])
+    return markdown(*lines_of_table(title))
 
 
 def best_rival(row: Row) -> tuple[str, str]:
@@ -120,7 +127,19 @@ def machine(_: str) -> str:
     wanted = ("Intel", "AMD", "Arm", "Versions", "Commit", "Load")
     lines = [line for line in section("What it ran on") if line.startswith("*")]
     chosen = [line for line in lines if line[2:].startswith(wanted)]
-    return re.sub(r"\b([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", "\n".join(chosen or lines))
+    return shortened("\n".join(chosen or lines))
+
+
+def run(title: str) -> str:
+    for line in section(title):
+        if "commit" in line and "build" in line:
+            return shortened(line)
+    raise ValueError(f"{RESULTS.name}: expected commit and build in section {title!r}")
+
+
+def shortened(text: str) -> str:
+    """Commits by their first ten digits."""
+    return re.sub(r"\b([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", text)
 
 
 def kept(title: str) -> str:
@@ -131,7 +150,14 @@ def kept(title: str) -> str:
     return block[0]
 
 
-PARTS = {"machine": machine, "table": table, "rates": rates, "picture": picture, "kept": kept}
+PARTS = {
+    "machine": machine,
+    "run": run,
+    "table": table,
+    "rates": rates,
+    "picture": picture,
+    "kept": kept,
+}
 
 
 def fill(page: str) -> str:

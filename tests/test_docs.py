@@ -106,6 +106,10 @@ def test_figures_come_from_the_results() -> None:
     for row in hooks.rows("float32, BHTD"):
         assert row["headway ms (median)"] in results
         assert f"| {row['shape']} | {row['headway ms (median)']} | {row['GFLOP/s']} |" in filled
+    for title in re.findall(r"<!-- results: table (.*) -->", page):
+        for row in hooks.lines_of_table(title)[1]:
+            assert f"| {' | '.join(row)} |" in results
+            assert f"| {' | '.join(row)} |" in filled
     lost = [row for row in hooks.rows("float16, BHTD") if "is ahead" in row["ahead"]]
     assert filled.count("| **") >= len(lost)
 
