@@ -75,7 +75,7 @@ def test_every_option_leaves_a_trace(name: str) -> None:
     sentences = [[step.about for step in trace.of_head(1)] for trace in (plain, changed)]
     assert formulas[0] != formulas[1] or sentences[0] != sentences[1]
     assert not np.array_equal(plain["Z"].array, changed["Z"].array)
-    (option,) = options
+    option = next(iter(options))
     assert option in changed.options
     assert plain.options == ""
 

@@ -107,12 +107,19 @@ def softmax(scores: Array, seen: Array, sinks: Array | None) -> tuple[Array, Arr
     return np.where(seen, weights, 0.0), lse  # a hidden key weighs 0 in a NaN row, too
 
 
-def dropped(weights: Array, offsets: list[int], options: Options, first_entry: int = 0) -> Array:
+def dropped(
+    weights: Array,
+    offsets: list[int],
+    options: Options,
+    first_entry: int = 0,
+    first_head: int = 0,
+) -> Array:
     """The weights times 0 or, where dropout keeps them, times ``1 / (1 - dropout)``."""
     if options.dropout == 0.0:
         return weights
-    kept = kept_weights(weights.shape, offsets, options.dropout, options.seed, first_entry)
-    return np.asarray(weights * kept / (1.0 - options.dropout))
+    rate, seed = options.dropout, options.seed
+    kept = kept_weights(weights.shape, offsets, rate, seed, first_entry, first_head)
+    return np.asarray(weights * kept / (1.0 - rate))
 
 
 def weighted_sum(weights: Array, v: Array, seen: Array) -> Array:

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 class ModuleTrace:
     """Part of the base of the modules."""
 
-    def trace(self, x: ArrayInput, *, tokens: Tokens | None = None) -> Trace:
+    def trace(
+        self,
+        x: ArrayInput,
+        *,
+        tokens: Tokens | None = None,
+        training: bool = False,
+        seed: int | None = None,
+    ) -> Trace:
         """Every object on the way from ``x`` to the module's result.
 
         Each step is computed in plain NumPy, from its formula, in the accumulation type: for each
@@ -28,6 +35,8 @@ class ModuleTrace:
             As for the call of the module.
         tokens : sequence of T str, or B of them, optional
             What the tokens are called. Default their numbers, from 0.
+        training, seed
+            As for the call of the module: with dropout, the dropped weights are a step, too.
 
         Returns
         -------
@@ -42,8 +51,8 @@ class ModuleTrace:
 
         Notes
         -----
-        Memory: for each head, of each pair of tokens 3 numbers in the accumulation type and one
-        bool. Of 16-bit modules the trace does not round between the steps, as the module does.
+        Memory: for each head, of each pair of tokens 3 or 4 numbers in the accumulation type and
+        one bool. Of 16-bit modules the trace does not round between the steps, as the module does.
 
         Examples
         --------
@@ -61,4 +70,4 @@ class ModuleTrace:
         """
         from .tracing import trace_module
 
-        return trace_module(cast("AttentionModule", self), x, tokens)
+        return trace_module(cast("AttentionModule", self), x, tokens, training, seed)

@@ -57,13 +57,14 @@ def kept_weights(
     dropout: float,
     seed: int,
     first_entry: int = 0,
+    first_head: int = 0,
 ) -> Array:
     """(B, H, Tq, Tk) bool: which weights a dropout keeps, each one by a word of its own.
 
     Four neighbouring keys share a counter: (key // 4, position of the query, head, batch entry).
-    Query i of batch entry b stands at the key position ``offsets[b] + i``, modulo 2**32, and the
-    entry counts from ``first_entry``. A weight is kept where its word is not below
-    ``dropout * 2**32``, rounded.
+    Query i of batch entry b stands at the key position ``offsets[b] + i``, modulo 2**32; entries
+    count from ``first_entry``, heads from ``first_head``. A weight is kept where its word is not
+    below ``dropout * 2**32``, rounded.
 
     Examples
     --------
@@ -74,7 +75,7 @@ def kept_weights(
     """
     batch, num_heads, tq, tk = shape
     entry = np.arange(first_entry, first_entry + batch).reshape(-1, 1, 1, 1)
-    head = np.arange(num_heads).reshape(-1, 1, 1)
+    head = np.arange(first_head, first_head + num_heads).reshape(-1, 1, 1)
     position = np.array(offsets, np.int64).reshape(-1, 1, 1, 1) + np.arange(tq).reshape(-1, 1)
     group = np.arange((tk + 3) // 4)
     words = philox((group, position % 2**32, head, entry), (seed % 2**32, seed // 2**32))

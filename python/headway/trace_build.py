@@ -103,8 +103,8 @@ def _all_contexts(contexts: list[Array], call: Call, layout: str) -> Step:
 # A module -----------------------------------------------------------------------------------------
 
 
-def module_steps(module: AttentionModule, x: Array) -> Iterator[Step]:
-    """The steps of ``module(x)`` for a checked x."""
+def module_steps(module: AttentionModule, x: Array, options: Options) -> Iterator[Step]:
+    """The steps of ``module(x)`` for a checked x; the options hold its dropout, if any."""
     wide = np.dtype("float64" if x.dtype == np.float64 else "float32")
     batched = x.ndim == 3
     wide_x = x.astype(wide)
@@ -128,7 +128,7 @@ def module_steps(module: AttentionModule, x: Array) -> Iterator[Step]:
                 n,
             )
         q, k, v = (y if batched else y[None] for y in made.values())
-        head = Head(n, q, k, v, None, True, [0] * len(q), Options(), batched)
+        head = Head(n, q, k, v, None, True, [0] * len(q), options, batched)
         steps = head_steps(head)
         yield from steps
         contexts.append(steps[-1].array)

@@ -41,7 +41,7 @@ def options_of_head(options: Options, h: int) -> Options:
 
 
 def head_steps(head: Head) -> list[Step]:
-    """Scores, scaled, capped and biased scores, mask, sink, weights, and Z_n."""
+    """Scores, scaled, capped and biased scores, mask, sink, weights, dropped weights, and Z_n."""
     with np.errstate(all="ignore"):
         return list(_steps(head))
 
@@ -91,9 +91,16 @@ def _steps(head: Head) -> Iterator[Step]:
         text = f"exp(sink_{n}) / (the sum in the softmax)"
         yield _step(head, "sink_weights", share, text, _SINK_SHARE, "queries sink")
 
+    last = "weights"
+    if options.dropout:
+        weights = formulas.dropped(weights, head.offsets, options, 0, n - 1).astype(wide)
+        last = "dropped_weights"
+        text = f"weights_{n} * kept / (1 - {number(options.dropout)})"
+        yield _step(head, last, weights, text, _DROPPED, "queries keys")
+
     seen = seen & (scores != -np.inf).any(axis=-1, keepdims=True)
     context = formulas.weighted_sum(weights, v, seen).astype(wide, copy=False)
-    yield _step(head, "Z", context, f"weights_{n} @ V_{n}", _CONTEXT, "queries head_dim")
+    yield _step(head, "Z", context, f"{last}_{n} @ V_{n}", _CONTEXT, "queries head_dim")
 
 
 def _step(head: Head, kind: str, array: Array, formula: str, about: str, axes: str) -> Step:
@@ -119,6 +126,7 @@ _WEIGHTS = "Each row is spread over the keys its query sees and sums to 1; what 
 _WEIGHTS_AND_SINK = (
     "Each row is spread over the keys its query sees and the sink; what is hidden has none."
 )
+_DROPPED = "Dropout sets some weights to 0, at random by the seed, and makes the others larger."
 _SINK_SHARE = "What each row gives to the sink, and so to no value."
 _CONTEXT = "The context vectors: for each query the weighted sum of the values it sees."
 

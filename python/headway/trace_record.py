@@ -25,9 +25,9 @@ class Trace:
     The steps of head n, counted from 1, are ``w_query_n``, ``w_key_n``, ``w_value_n`` (and
     ``b_query_n`` ..., of modules with biases), ``Q_n``, ``K_n``, ``V_n``, ``scores_n``,
     ``scaled_n``, ``capped_n`` (with a soft cap), ``biased_n`` (with ALiBi or a mask of numbers),
-    ``mask_n`` (True: may attend), ``sink_n`` (with sinks), ``weights_n``, ``sink_weights_n`` and
-    ``Z_n``. ``x`` comes before all heads; ``Z``, and with an output projection ``w_out``, ``b_out``
-    and ``output``, come after them.
+    ``mask_n`` (True: may attend), ``sink_n`` (with sinks), ``weights_n``, ``sink_weights_n``,
+    ``dropped_weights_n`` (with dropout) and ``Z_n``. ``x`` comes before all heads; ``Z``, and
+    with an output projection ``w_out``, ``b_out`` and ``output``, come after them.
 
     Attributes
     ----------

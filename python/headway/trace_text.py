@@ -22,7 +22,7 @@ GROUPS = (
     ("scores",),
     ("scaled", "capped", "biased", "mask"),
     ("sink",),
-    ("weights", "sink_weights", "Z_n"),
+    ("weights", "sink_weights", "dropped_weights", "Z_n"),
 )
 """Kinds of steps whose tables stand side by side, where there is room."""
 

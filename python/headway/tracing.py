@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .arrays import Align, ArrayInput, Integers, Numbers, Window
 from .calls import check_attention
 from .functional import attention
+from .options import Options
 from .trace_build import call_steps, module_steps
 from .trace_labels import make_labels
 from .trace_record import Trace
@@ -36,6 +37,8 @@ def trace(
     sinks: Numbers | None = None,
     kv_lengths: Integers | None = None,
     layout: str = "BHTD",
+    dropout: float = 0.0,
+    seed: int | None = None,
     tokens: Tokens | None = None,
     query_tokens: Tokens | None = None,
 ) -> Trace:
@@ -47,6 +50,8 @@ def trace(
     Parameters
     ----------
     q, k, v, causal, align, scale, mask, window, softcap, alibi_slopes, sinks, kv_lengths, layout
+        As in :func:`attention`.
+    dropout, seed
         As in :func:`attention`.
     tokens : sequence of Tk str, or B of them, optional
         What the keys are called. Default their numbers, from 0.
@@ -66,7 +71,7 @@ def trace(
 
     Notes
     -----
-    Memory: for each head, of each pair of query and key 3 to 5 numbers in the accumulation type and
+    Memory: for each head, of each pair of query and key 3 to 6 numbers in the accumulation type and
     one bool. This is for looking at small calls; :func:`attention` stores no such matrix.
 
     Results differ from the kernel's by the rounding of other orders of summation; of 16-bit inputs,
@@ -104,9 +109,11 @@ def trace(
         "sinks": sinks,
         "kv_lengths": kv_lengths,
         "layout": layout,
+        "dropout": dropout,
+        "seed": seed,
     }
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
-    call = check_attention(q, k, v, causal, align, scale, layout, given)
+    call = check_attention(q, k, v, causal, align, scale, layout, given, dropout=dropout, seed=seed)
     tq, tk = call.q.shape[2], call.k.shape[2]
     labels = make_labels(tokens, query_tokens, tq, tk, call.offsets)
     return Trace(
@@ -119,19 +126,34 @@ def trace(
     )
 
 
-def trace_module(module: AttentionModule, x: ArrayInput, tokens: Tokens | None) -> Trace:
+def trace_module(
+    module: AttentionModule,
+    x: ArrayInput,
+    tokens: Tokens | None,
+    training: bool,
+    seed: int | None,
+) -> Trace:
     """Every object on the way from x to the result of a module."""
     checked = module._input(x)
     num_tokens = checked.shape[-2]
     entries = len(checked) if checked.ndim == 3 else 1
     labels = make_labels(tokens, None, num_tokens, num_tokens, [0] * entries)
-    steps = module_steps(module, checked)
-    return Trace(steps, module(checked), repr(module), "", module.dtype.name, labels)
+    rate = module._rate(training, seed)
+    options = Options(dropout=rate, seed=seed or 0)
+    drawn: dict[str, Any] = {"training": training, "seed": seed} if rate else {}
+    return Trace(
+        module_steps(module, checked, options),
+        module(checked, **drawn),
+        repr(module),
+        _options_text(drawn),
+        module.dtype.name,
+        labels,
+    )
 
 
 def _options_text(options: dict[str, Any]) -> str:
     """The options that are not as by default; arrays by their shape, where they have axes."""
-    usual = {"causal": True, "align": "end", "layout": "BHTD"}
+    usual = {"causal": True, "align": "end", "layout": "BHTD", "dropout": 0.0}
     parts = []
     for name, value in options.items():
         default = usual.get(name)
