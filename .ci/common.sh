@@ -1,6 +1,11 @@
 # Sourced by every stage: ROOT is the checkout, WORK a temporary folder, OUT takes result files.
 set -euo pipefail
 
+# The sources are compiled once for all stages; warnings are kept with the objects and shown again.
+if command -v ccache >/dev/null; then
+    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$WORK/ccache CCACHE_BASEDIR=${TMPDIR:-/tmp}
+fi
+
 # The last commit in a folder of its own, so that the checkout stays clean.
 fresh_clone() {
     git clone --quiet "$ROOT" "$1"
