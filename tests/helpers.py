@@ -189,7 +189,7 @@ def run_python(
 def clean_environment(env: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return this process's environment without the library's settings, changed by `env`."""
     changed = dict(os.environ)
-    for name in ("HEADWAY_ISA", "HEADWAY_NUM_THREADS", "OMP_NUM_THREADS"):
+    for name in ("HEADWAY_ISA", "HEADWAY_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
         changed.pop(name, None)
     for name, value in (env or {}).items():
         changed.pop(name, None)
