@@ -75,19 +75,31 @@ def greedy(both: Both, ids: list[int], count: int) -> tuple[list[int], list[floa
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_greedy_tokens_are_those_of_transformers(both: Both, prompt: str) -> None:
+    """After the prompt and any number of our tokens, theirs takes the next one that we took."""
     import torch
 
     ids = both.text.question(prompt)
+    tokens, leads = greedy(both, ids, NUM_TOKENS)
+    with torch.no_grad():
+        logits = both.their_model(torch.tensor([[*ids, *tokens[:-1]]])).logits[0, len(ids) - 1 :]
+    expected = logits.argmax(dim=1).tolist()
+    assert len(expected) == NUM_TOKENS
+    assert tokens == expected, f"the smallest lead of a token is {min(leads):.2g}"
+
+
+def test_their_generate_gives_the_same_tokens(both: Both) -> None:
+    """As a user of transformers calls it: token by token, with its own cache."""
+    import torch
+
+    ids = both.text.question(PROMPTS[0])
     expected = both.their_model.generate(
         torch.tensor([ids]),
         attention_mask=torch.ones(1, len(ids)),  # else it hides <|im_end|>, which also fills up
         do_sample=False,
-        max_new_tokens=NUM_TOKENS,
+        max_new_tokens=24,
         pad_token_id=both.text.end,
     )[0, len(ids) :].tolist()
-    tokens, leads = greedy(both, ids, NUM_TOKENS)
-    assert len(expected) == NUM_TOKENS
-    assert tokens == expected, f"the smallest lead of a token is {min(leads):.2g}"
+    assert greedy(both, ids, 24)[0] == expected
 
 
 def test_every_layer_is_close_to_transformers(both: Both) -> None:
