@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle
-
 import numpy as np
 import pytest
 from gradients import NAMES, Step, step_of
@@ -46,9 +44,9 @@ def assert_all_same(got: dict[str, Array], expected: dict[str, Array], what: str
 
 @pytest.mark.parametrize("name", COMPANY)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_threads_and_repeat(dtype: str, name: str, isa: str) -> None:
-    """2 and 3 threads, and once again one."""
-    for step in steps(dtype, name, SIZES[::3]):
+def test_threads_and_repeat(dtype: str, name: str, isa: str, turn: int) -> None:
+    """2 and 3 threads, and once again one; many rows and many keys by turns."""
+    for step in steps(dtype, name, [SIZES[3 * (turn % 2)]]):
         expected = baseline(step)
         for count in (2, 3, 1):
             headway.set_num_threads(count)
@@ -57,9 +55,12 @@ def test_threads_and_repeat(dtype: str, name: str, isa: str) -> None:
 
 @pytest.mark.parametrize("name", COMPANY)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_place_in_a_batch(dtype: str, name: str, isa: str) -> None:
-    """An entry alone and in a batch, at another place, and beside another full of NaN."""
-    for step in steps(dtype, name, SIZES[:3:2]):
+def test_place_in_a_batch(dtype: str, name: str, isa: str, turn: int) -> None:
+    """An entry alone and in a batch, at another place, and beside another full of NaN.
+
+    A prefill and one query by turns.
+    """
+    for step in steps(dtype, name, [SIZES[2 * (turn % 2)]]):
         alone = [baseline(entry_step(step, b)) for b in range(2)]
         expected = step.backward()
         for part in NAMES:
@@ -104,9 +105,9 @@ def test_order_of_a_batch(dtype: str, isa: str) -> None:
 
 @pytest.mark.parametrize("name", COMPANY)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_heads_alone(dtype: str, name: str, isa: str) -> None:
-    """A head's dq alone, and a group's dk and dv without the other groups."""
-    for step in steps(dtype, name, SIZES[:2]):
+def test_heads_alone(dtype: str, name: str, isa: str, turn: int) -> None:
+    """A head's dq alone; a prefill and a chunk by turns."""
+    for step in steps(dtype, name, [SIZES[turn % 2]]):
         expected = baseline(step)
         headway.set_num_threads(2)
         for h in (1, 2):
@@ -137,12 +138,12 @@ def test_threads_and_groups(dtype: str, tokens: tuple[int, int], isa: str) -> No
 
 @pytest.mark.parametrize("memory", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_strides(dtype: str, memory: str, isa: str) -> None:
-    """The same values in every memory layout, for each of the arrays in turn and for all."""
+def test_strides(dtype: str, memory: str, isa: str, turn: int) -> None:
+    """The same values in every memory layout, for each of the arrays and for all, by turns."""
     names = ("q", "k", "v", "grad_out", "out")
-    sizes = cycle(SIZES[:3])
-    for chosen in (*((name,) for name in names), names):
-        tokens, width = next(sizes)
+    choices = [*((name,) for name in names), names]
+    for n, chosen in list(enumerate(choices))[turn % 2 :: 2]:
+        tokens, width = SIZES[(n + turn // 2) % 3]
         step = step_of(Problem(dtype, tokens=tokens, head_dim=width), ("softcap", "sinks"))
         laid = step.changed(**{name: LAYOUTS[memory](getattr(step, name)) for name in chosen})
         kept = {name: getattr(laid, name).copy() for name in names}

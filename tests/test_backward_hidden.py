@@ -21,10 +21,12 @@ SMALL = ("window", "lengths", "softcap", "float-mask-and-all", "bool-mask-and-al
 pytestmark = EACH_ISA
 
 
-def steps(dtype: str, name: str, count: int = len(SIZES)) -> list[tuple[Step, Array]]:
-    """Return a step of each of the first sizes with these options, and what is visible in it."""
+def steps(
+    dtype: str, name: str, sizes: list[tuple[tuple[int, int], int]] = SIZES
+) -> list[tuple[Step, Array]]:
+    """Return a step of each of these sizes with these options, and what is visible in it."""
     found = []
-    for tokens, width in SIZES[:count]:
+    for tokens, width in sizes:
         problem = Problem(dtype, tokens=tokens, head_dim=width)
         step = step_of(problem, HIDING.get(name, (name,)))
         found.append((step, visible_keys(problem.shape, step.options)))
@@ -56,13 +58,13 @@ def assert_same_but(
 
 @pytest.mark.parametrize("name", HIDING)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_hidden_keys_change_nothing(dtype: str, name: str, isa: str) -> None:
+def test_hidden_keys_change_nothing(dtype: str, name: str, isa: str, turn: int) -> None:
     """Keys and values turned into anything: rows that may not see them keep their gradients.
 
-    What those rows add to the other keys stays as it was, too.
+    What those rows add to the other keys stays as it was, too. Two of the sizes by turns.
     """
     kinds, arrays, found = cycle(POISONS), cycle(("kv", "k", "kv", "v")), 0
-    for step, seen in steps(dtype, name):
+    for step, seen in steps(dtype, name, SIZES[turn % 2 :: 2]):
         clean = step.backward()
         for keys, which in zip(places(seen.shape[3]), arrays, strict=False):
             touched = seen[..., keys].any(axis=3)
@@ -73,15 +75,20 @@ def test_hidden_keys_change_nothing(dtype: str, name: str, isa: str) -> None:
             got = step.changed(**changed).backward()
             assert_same_but(got, clean, touched, mixed, f"{kind} in {which} at {keys}")
             found += np.count_nonzero(~touched)
-    assert found > 100
+    assert found >= 20
 
 
 @pytest.mark.parametrize("name", HIDING)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_nobody_sees_gets_zero_and_gives_nothing(dtype: str, name: str, isa: str) -> None:
-    """NaN in keys that no query sees, and in all that belongs to queries that see no key."""
+def test_what_nobody_sees_gets_zero_and_gives_nothing(
+    dtype: str, name: str, isa: str, turn: int
+) -> None:
+    """NaN in keys that no query sees, and in all that belongs to queries that see no key.
+
+    The last of the sizes, and one of the others by turns.
+    """
     found = 0
-    for step, seen in steps(dtype, name):
+    for step, seen in steps(dtype, name, [SIZES[turn % 3], SIZES[3]]):
         unseen = ~of_heads(seen.any(axis=2), step)
         empty = ~seen.any(axis=3)
         clean = step.backward()
@@ -105,14 +112,14 @@ def test_what_nobody_sees_gets_zero_and_gives_nothing(dtype: str, name: str, isa
 
 @pytest.mark.parametrize("name", [*HIDING, "softcap", "alibi", "sinks"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_visible_nan_is_seen(dtype: str, name: str, isa: str) -> None:
+def test_a_visible_nan_is_seen(dtype: str, name: str, isa: str, turn: int) -> None:
     """A NaN makes NaN exactly the gradients that it reaches.
 
     In q, grad_out, out or the lse of a query: its dq, and dk of the keys that it sees. In a key
     or a value: dq of the queries that see it, and dk of all that they see. dv does not depend on
-    values, nor on out; on grad_out by columns.
+    values, nor on out; on grad_out by columns. A prefill and a chunk by turns.
     """
-    for step, seen in steps(dtype, name, 2):
+    for step, seen in steps(dtype, name, [SIZES[turn % 2]]):
         clean = step.backward()
         _, _, queries, keys = seen.shape
         for which, n in zip(

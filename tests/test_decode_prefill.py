@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import DTYPES, assert_same_bits, attend, make_qkv
+from helpers import DTYPES, Array, assert_same_bits, attend, make_qkv
+from option_table import EACH_ISA
 
 import headway
 
@@ -17,6 +19,7 @@ SIZES = [(1, 64, 64), (2, 40, 24), (3, 16, 33), (4, 128, 100), (8, 64, 64), (9, 
 ROWS = (0, 1, 4, 31, 32, 127, 128, 500, 1023, 1024, 1099)
 
 
+@cache
 def options(heads: int) -> dict[str, dict[str, Any]]:
     """Return sets of options, for a call over all tokens."""
     rng = np.random.default_rng(7)
@@ -30,22 +33,25 @@ def options(heads: int) -> dict[str, dict[str, Any]]:
     }
 
 
+@lru_cache(maxsize=1)
+def inputs(dtype: str, size: tuple[int, int, int]) -> tuple[Array, Array, Array]:
+    """Return q, k and v of this size."""
+    heads, head_dim, value_dim = size
+    tokens = (TOKENS, TOKENS)
+    return make_qkv(
+        11, dtype, heads=(heads, 1), tokens=tokens, head_dim=head_dim, value_dim=value_dim
+    )
+
+
+@EACH_ISA
 @pytest.mark.parametrize("name", ["plain", "window", "shaped", "mask"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_alone_has_the_bits_of_the_prefill(
     dtype: str, size: tuple[int, int, int], name: str, isa: str
 ) -> None:
-    heads, head_dim, value_dim = size
-    q, k, v = make_qkv(
-        11,
-        dtype,
-        heads=(heads, 1),
-        tokens=(TOKENS, TOKENS),
-        head_dim=head_dim,
-        value_dim=value_dim,
-    )
-    asked = options(heads)[name]
+    q, k, v = inputs(dtype, size)
+    asked = options(size[0])[name]
     out, lse = attend(q, k, v, **asked)
     for t in ROWS:
         keys = slice(0, t + 1)

@@ -39,9 +39,9 @@ def baseline(arrays: tuple[Array, Array, Array], options: Options) -> tuple[Arra
     return out, attend(*arrays, **options)[1]
 
 
-def test_threads_lse_and_repeat(name: str, dtype: str, isa: str) -> None:
-    """2 and 3 threads, with the lse and without, and once again one."""
-    for problem, arrays, options in calls(name, dtype, SIZES):
+def test_threads_lse_and_repeat(name: str, dtype: str, isa: str, turn: int) -> None:
+    """2 and 3 threads, with the lse and without, and once again one; the sizes by turns."""
+    for problem, arrays, options in calls(name, dtype, SIZES[turn % 2 :: 2]):
         expected, expected_lse = baseline(arrays, options)
         for count in (2, 3, 1):
             headway.set_num_threads(count)
@@ -52,9 +52,9 @@ def test_threads_lse_and_repeat(name: str, dtype: str, isa: str) -> None:
             assert_same_bits(lse, expected_lse, f"lse of {what}")
 
 
-def test_place_in_a_batch(name: str, dtype: str, isa: str) -> None:
-    """An entry alone and in a batch, beside another full of NaN too."""
-    for problem, (q, k, v), options in calls(name, dtype, SIZES[:4:3]):
+def test_place_in_a_batch(name: str, dtype: str, isa: str, turn: int) -> None:
+    """An entry alone and in a batch, beside another full of NaN too; two sizes by turns."""
+    for problem, (q, k, v), options in calls(name, dtype, [SIZES[3 * (turn % 2)]]):
         alone = [
             baseline((q[b : b + 1], k[b : b + 1], v[b : b + 1]), entry_of(options, b))
             for b in range(problem.batch)
@@ -86,9 +86,9 @@ def test_heads_alone(name: str, dtype: str, isa: str) -> None:
             assert_same_bits(lse, expected_lse[:, one], f"lse of head {h}")
 
 
-def test_weights_and_scores_repeat(name: str, dtype: str, isa: str) -> None:
-    """Weights and scores too are the same for any thread count and company."""
-    for _, (q, k, _), options in calls(name, dtype, SIZES[:4:3]):
+def test_weights_and_scores_repeat(name: str, dtype: str, isa: str, turn: int) -> None:
+    """Weights and scores too are the same for any thread count and company; sizes by turns."""
+    for _, (q, k, _), options in calls(name, dtype, [SIZES[3 * (turn % 2)]]):
         headway.set_num_threads(1)
         weights = headway.attention_weights(q, k, **options)
         headway.set_num_threads(3)

@@ -36,9 +36,9 @@ def one_thread(any_threads: None) -> None:
     headway.set_num_threads(1)
 
 
-def problems(dtype: str) -> Iterator[Problem]:
+def problems(dtype: str, sizes: list[tuple[tuple[int, int], int]] = SIZES) -> Iterator[Problem]:
     """Yield a problem of each size, the single query to be computed by two threads."""
-    for tokens, width in SIZES:
+    for tokens, width in sizes:
         headway.set_num_threads(2 if tokens[0] == 1 else 1)
         yield Problem(dtype, tokens=tokens, head_dim=width)
 
@@ -58,14 +58,18 @@ def unseen(problem: Problem, options: Options, keys: slice) -> Array:
 
 @pytest.mark.parametrize("name", HIDING)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_hidden_changes_nothing(dtype: str, name: str, isa: str) -> None:
-    """Keys and values turned into anything leave every row that may not see them as it was."""
+def test_what_is_hidden_changes_nothing(dtype: str, name: str, isa: str, turn: int) -> None:
+    """Keys and values turned into anything leave every row that may not see them as it was.
+
+    Each half of the places, with keys, values or both, has its turn.
+    """
     found, kinds = 0, cycle(POISONS)
     for problem in problems(dtype):
         options = problem.options(HIDING[name])
         q, k, v = problem.arrays()
         expected, expected_lse = attend(q, k, v, **options)
-        for keys, which in product(places(problem.tokens[1]), ("k", "v", "kv")):
+        changes = list(product(places(problem.tokens[1]), ("k", "v", "kv")))
+        for keys, which in changes[turn % 2 :: 2]:
             rows = unseen(problem, options, keys)
             found += np.count_nonzero(rows)
             changed, kind = {"k": k.copy(), "v": v.copy()}, next(kinds)
@@ -103,9 +107,11 @@ def test_what_is_hidden_changes_no_weight(dtype: str, name: str, isa: str) -> No
 
 @pytest.mark.parametrize("name", HIDING)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_sign_of_a_zero_does_not_tell_a_hidden_value(dtype: str, name: str, isa: str) -> None:
-    """A context of zeros is the same whatever finite values are hidden."""
-    for problem in problems(dtype):
+def test_the_sign_of_a_zero_does_not_tell_a_hidden_value(
+    dtype: str, name: str, isa: str, turn: int
+) -> None:
+    """A context of zeros is the same whatever finite values are hidden; two sizes by turns."""
+    for problem in problems(dtype, SIZES[turn % 2 :: 2]):
         options = problem.options(HIDING[name])
         q, k, v = problem.arrays()
         for zero in (0.0, -0.0):
@@ -123,9 +129,12 @@ def test_the_sign_of_a_zero_does_not_tell_a_hidden_value(dtype: str, name: str, 
 
 @pytest.mark.parametrize("name", COMPANY)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_visible_nan_is_seen(dtype: str, name: str, isa: str) -> None:
-    """A NaN in q, k or v makes NaN exactly the rows that see it; in v, in its column only."""
-    for problem in problems(dtype):
+def test_a_visible_nan_is_seen(dtype: str, name: str, isa: str, turn: int) -> None:
+    """A NaN in q, k or v makes NaN exactly the rows that see it; in v, in its column only.
+
+    Two of the sizes by turns.
+    """
+    for problem in problems(dtype, SIZES[turn % 2 :: 2]):
         options = problem.options(COMPANY[name])
         arrays = problem.arrays()
         clean = attend(*arrays, **options)
