@@ -81,7 +81,7 @@ def test_some_splits(kind: str, dtype: str, isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("kind", ["growing", "ring", "paged-16"])
-def test_several_spans(kind: str, dtype: str, isa: str, threads: int) -> None:
+def test_several_spans(kind: str, dtype: str, isa: str, some_threads: int) -> None:
     """A history of some 2,100 tokens, looked at around the ends of spans of 1,024 keys."""
     q, k, v = make_qkv(10, source_of(dtype), heads=(3, 1), tokens=(2100, 2100), head_dim=6)
     sequences, start = Sequences(kind, 2100, (1, 1, 6, 6), dtype, used=False), 0

@@ -58,11 +58,10 @@ def check(problem: Problem, names: Names = ()) -> None:
     assert_close(lse, expected_lse, LSE_TOLERANCE[dtype], f"lse of {what}")
 
 
-@EACH_COUNT
 @EACH_ISA
 @EACH_DTYPE
 @pytest.mark.parametrize("group", GROUPS)
-def test_group_sizes(group: int, dtype: str, isa: str, threads: int) -> None:
+def test_group_sizes(group: int, dtype: str, isa: str, some_threads: int) -> None:
     """Query heads that share a key head, for one query and a few."""
     for queries in (1, 2, 7):
         check(Problem(dtype, heads=(2 * group, 2), tokens=(queries, 161), head_dim=24))
@@ -80,34 +79,33 @@ def test_every_head_dim(first: int, dtype: str, isa: str, threads: int) -> None:
         check(Problem(dtype, 1, (6, 2), (queries, 37), head_dim=d, value_dim=wide))
 
 
-@EACH_COUNT
 @EACH_ISA
 @EACH_DTYPE
 @pytest.mark.parametrize(
     ("group", "head_dim"), [(1, 128), (3, 64), (4, 128), (5, 80), (6, 96), (8, 256)]
 )
-def test_usual_head_dims(group: int, head_dim: int, dtype: str, isa: str, threads: int) -> None:
+def test_usual_head_dims(
+    group: int, head_dim: int, dtype: str, isa: str, some_threads: int
+) -> None:
     """Widths of real models, over more keys than a span has."""
     for queries in (1, 4):
         check(Problem(dtype, 1, (group, 1), (queries, 1100), head_dim, value_dim=head_dim))
 
 
-@EACH_COUNT
 @EACH_ISA
 @EACH_DTYPE
 @pytest.mark.parametrize("keys", LENGTHS)
-def test_key_lengths(keys: int, dtype: str, isa: str, threads: int) -> None:
+def test_key_lengths(keys: int, dtype: str, isa: str, some_threads: int) -> None:
     """From no key at all to many spans, for one query and a few."""
     few = 2 + LENGTHS.index(keys) % 7
     for queries, heads in ((1, (2, 2)), (1, (4, 1)), (few, (3, 1))):
         check(Problem(dtype, 2, heads, (queries, keys), head_dim=16, value_dim=20))
 
 
-@EACH_COUNT
 @EACH_ISA
 @EACH_DTYPE
 @pytest.mark.parametrize("name", SETS)
-def test_options(name: str, dtype: str, isa: str, threads: int) -> None:
+def test_options(name: str, dtype: str, isa: str, some_threads: int) -> None:
     """Every option, and those that hide keys together, over few keys and over several spans."""
     for tokens in ((1, 150), (1, 2300), (3, 1100)):
         check(Problem(dtype, heads=(3, 1), tokens=tokens), SETS[name])
@@ -143,7 +141,7 @@ def test_result_unrounded(dtype: str, isa: str, threads: int) -> None:
 
 @pytest.mark.parametrize("order", ["rising", "falling", "mixed", "first", "last", "equal"])
 @EACH_DTYPE
-def test_huge_scores(dtype: str, order: str, isa: str, threads: int) -> None:
+def test_huge_scores(dtype: str, order: str, isa: str, some_threads: int) -> None:
     """Whole numbers up to 127 times a power of two for each head: the differences are exact."""
     keys = 2500
     numbers = np.random.default_rng(3).integers(-127, 128, keys)
