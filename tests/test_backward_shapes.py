@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gradients import GRADIENT_TOLERANCE, NAMES, assert_gradient, check_step, step_of
 from helpers import DTYPES, Array, dtype_of
-from option_table import EACH_COUNT, EACH_ISA, Problem
+from option_table import EACH_ISA, Problem
 
 import headway
 
@@ -24,11 +24,10 @@ LONG: list[tuple[tuple[int, int], tuple[int, int], int, int, tuple[str, ...]]] =
 HEAD_DIMS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 80, 96, 100, 128, 160, 192, 256, 257)
 
 
-@EACH_COUNT
 @EACH_ISA
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", LONG, ids=str)
-def test_long(size: Any, dtype: str, isa: str, threads: int) -> None:
+def test_long(size: Any, dtype: str, isa: str, some_threads: int) -> None:
     tokens, heads, head_dim, value_dim, names = size
     problem = Problem(dtype, 1, heads, tokens, head_dim, value_dim)
     step = step_of(problem, names)
@@ -56,11 +55,10 @@ def test_numbers_of_tokens(queries: int, isa: str) -> None:
         check_step(step, step.backward(), f"{problem.dtype}, {queries} and {keys} tokens")
 
 
-@EACH_COUNT
 @EACH_ISA
 @pytest.mark.parametrize("heads", [(3, 1), (5, 1), (7, 1), (6, 2), (9, 3), (8, 8)])
 def test_groups_with_options_of_each_query_head(
-    heads: tuple[int, int], isa: str, threads: int
+    heads: tuple[int, int], isa: str, some_threads: int
 ) -> None:
     """Slopes, sinks and a mask of each query head, while dk and dv are sums over the group."""
     for n, dtype in enumerate(DTYPES):

@@ -58,7 +58,7 @@ def test_wrapped_three_times(window: int, capacity: int, dtype: str, isa: str) -
 
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("wraps", [1, 3])
-def test_several_spans(wraps: int, dtype: str, isa: str, threads: int) -> None:
+def test_several_spans(wraps: int, dtype: str, isa: str, some_threads: int) -> None:
     """A window longer than a span of 1,024 keys, so that it starts and ends within spans."""
     window, capacity = 1100, 1500
     tokens, pieces = wraps * capacity + 30, [1, 5, 1, 1, 24]

@@ -15,7 +15,6 @@ from helpers import DTYPES, Array, assert_same_bits, attend, make_qkv
 from layouts import CHOICES, LAYOUTS, WRITABLE, lay_out
 from option_table import (
     COMPANY,
-    EACH_COUNT,
     EACH_ISA,
     HIDING,
     Problem,
@@ -140,7 +139,7 @@ def test_few_rows_are_those_of_many(name: str, dtype: str, isa: str) -> None:
 
 @pytest.mark.parametrize("queries", [1, 2, 8])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_lengths(dtype: str, queries: int, isa: str, threads: int) -> None:
+def test_lengths(dtype: str, queries: int, isa: str, some_threads: int) -> None:
     """A buffer with a used length is the buffer cut there, whatever the other lengths are."""
     lengths = [0, 1, 2, 31, 32, 33, 64, 129, 1023, 1024, 1025, 2047, 2300]
     q, k, v = make_qkv(5, dtype, batch=13, heads=(4, 2), tokens=(queries, 2300), head_dim=6)
@@ -155,11 +154,10 @@ def test_lengths(dtype: str, queries: int, isa: str, threads: int) -> None:
         same(found, (together[0][one], together[1][one]), f"length {length}")
 
 
-@EACH_COUNT
 @EACH_ISA
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", HIDING)
-def test_hidden_slots(name: str, dtype: str, isa: str, threads: int) -> None:
+def test_hidden_slots(name: str, dtype: str, isa: str, some_threads: int) -> None:
     """What stands in keys that no query of a group sees changes no bit."""
     kinds = cycle(POISONS)
     for tokens in ((1, 150), (1, 1500), (4, 150)):

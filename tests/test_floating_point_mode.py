@@ -56,7 +56,9 @@ def mode(bits: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("bits", MODES.values(), ids=MODES.keys())
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_results_do_not_depend_on_the_mode(dtype: str, bits: int, isa: str, threads: int) -> None:
+def test_results_do_not_depend_on_the_mode(
+    dtype: str, bits: int, isa: str, some_threads: int
+) -> None:
     """The same bits in every mode, subnormal values included, and the mode is still set after."""
     q, k, v = make_qkv(1, dtype, heads=(4, 2), tokens=(70, 130), head_dim=20)
     smallest = {"float64": 5e-324, "float32": 1e-45, "float16": 6e-8, "bfloat16": 9.2e-41}

@@ -65,7 +65,7 @@ def test_random_numbers(dtype: str, isa: str, threads: int) -> None:
 @pytest.mark.parametrize("heads", [(3, 1), (5, 1), (7, 1), (6, 2), (10, 2), (14, 2), (9, 3)])
 @pytest.mark.parametrize("tokens", [(1, 70), (3, 70), (70, 70)])
 def test_group_sizes(
-    tokens: tuple[int, int], heads: tuple[int, int], dtype: str, isa: str, threads: int
+    tokens: tuple[int, int], heads: tuple[int, int], dtype: str, isa: str, some_threads: int
 ) -> None:
     """Groups of 3, 5 and 7, in one query, a few and many."""
     q, k, v = make_qkv(heads[0], dtype, batch=2, heads=heads, tokens=tokens, head_dim=10)

@@ -82,7 +82,7 @@ VISIBLE = {
 
 @pytest.mark.parametrize("place", VISIBLE)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_padding_holes_and_single_keys(dtype: str, place: str, isa: str, threads: int) -> None:
+def test_padding_holes_and_single_keys(dtype: str, place: str, isa: str, some_threads: int) -> None:
     """The result is that of the visible keys alone, and its mean where the scores are equal."""
     seen = np.zeros(TOKENS, bool)
     seen[VISIBLE[place]] = True

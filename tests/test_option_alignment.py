@@ -59,7 +59,9 @@ def options_of(queries: int, keys: int) -> list[Options]:
 @pytest.mark.parametrize("align", ALIGNS, ids=str)
 @pytest.mark.parametrize("tokens", TOKENS, ids=str)
 @pytest.mark.parametrize("dtype", FULL)
-def test_probe(tokens: tuple[int, int], align: Any, dtype: str, isa: str, threads: int) -> None:
+def test_probe(
+    tokens: tuple[int, int], align: Any, dtype: str, isa: str, some_threads: int
+) -> None:
     """The visible keys are those that the words say, for each alignment and option."""
     numbers = np.arange(tokens[1])
     for options in options_of(*tokens):

@@ -90,7 +90,7 @@ def test_pieces_over_many_keys(name: str, dtype: str, isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name in HIDING if "lengths" in HIDING[name]])
-def test_lengths_are_a_cut(name: str, dtype: str, isa: str, threads: int) -> None:
+def test_lengths_are_a_cut(name: str, dtype: str, isa: str, some_threads: int) -> None:
     """The first keys of a longer buffer are those keys."""
     for tokens in ((70, 150), (5, 2300)):
         problem = Problem(dtype, tokens=tokens)

@@ -82,7 +82,7 @@ SINKS = np.array([0.5, -INF, 3.0, -200.0])
 @pytest.mark.parametrize("with_sinks", [False, True], ids=["", "sinks"])
 @pytest.mark.parametrize("name", EMPTYING)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_emptied_rows(dtype: str, name: str, with_sinks: bool, isa: str, threads: int) -> None:
+def test_emptied_rows(dtype: str, name: str, with_sinks: bool, isa: str, some_threads: int) -> None:
     """Beside the reference, with and without sinks, in a result full of NaN before."""
     options = EMPTYING[name] | ({"sinks": SINKS} if with_sinks else {})
     empty = ~visible_keys(SHAPE, options).any(axis=-1)

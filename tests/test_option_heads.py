@@ -54,7 +54,7 @@ def test_sinks(
 
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_slopes(
-    dtype: str, heads: tuple[int, int], tokens: tuple[int, int], isa: str, threads: int
+    dtype: str, heads: tuple[int, int], tokens: tuple[int, int], isa: str, some_threads: int
 ) -> None:
     """Equal scores: the weights fall by exp(-slope) with each key's distance, as told per head."""
     q = np.zeros((2, heads[0], tokens[0], 4), dtype_of(dtype))

@@ -20,7 +20,7 @@ from helpers import (
     wide_tolerance,
 )
 from layouts import step_two
-from option_table import EACH_COUNT, EACH_ISA, OPTIONS, Options, Problem
+from option_table import EACH_ISA, OPTIONS, Options, Problem
 
 import headway
 
@@ -76,10 +76,9 @@ def expected_of(
 
 
 # The pair is the outermost loop, so that its references are computed once and then forgotten.
-@EACH_COUNT
 @EACH_ISA
 @pytest.mark.parametrize("pair", PAIRS, ids=["+".join(pair) for pair in PAIRS])
-def test_pair(pair: tuple[str, str], isa: str, threads: int) -> None:
+def test_pair(pair: tuple[str, str], isa: str, some_threads: int) -> None:
     """In a prefill, a chunk and a decoding step, in every dtype."""
     for tokens in TOKENS:
         expected, shown = expected_of(pair, tokens)

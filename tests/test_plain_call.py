@@ -50,7 +50,7 @@ def as_tokens_first(x: Array) -> Array:
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_same_bits_as_by_way_of_the_checks(
-    dtype: str, heads: tuple[int, int], causal: bool, isa: str, threads: int
+    dtype: str, heads: tuple[int, int], causal: bool, isa: str, some_threads: int
 ) -> None:
     """One query, a chunk and a prefill; values of another width; both orders of the axes."""
     for queries, keys, width in ((1, 70, 16), (7, 40, 5), (70, 70, 16), (9, 4, 1)):

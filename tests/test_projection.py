@@ -46,7 +46,7 @@ def build(dtype: str, d_in: int, d_out: int, *, bias: bool = True) -> Projection
 
 @pytest.mark.parametrize("d_in", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sizes(dtype: str, d_in: int, isa: str, threads: int) -> None:
+def test_sizes(dtype: str, d_in: int, isa: str, some_threads: int) -> None:
     """Every width against every depth, with a few rows and with more than a tile of them."""
     for d_out in SIZES:
         for rows, bias in ((1, False), (5, True), (99, False)):
@@ -60,7 +60,7 @@ def test_sizes(dtype: str, d_in: int, isa: str, threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(2, 2100, 40), (130, 1700, 33), (300, 70, 700), (1, 3, 2500)])
-def test_large_sizes(sizes: tuple[int, int, int], dtype: str, isa: str, threads: int) -> None:
+def test_large_sizes(sizes: tuple[int, int, int], dtype: str, isa: str, some_threads: int) -> None:
     """What is cut into several blocks of rows, of depth and of columns."""
     rows, d_in, d_out = sizes
     projection = build(dtype, d_in, d_out)

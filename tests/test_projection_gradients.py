@@ -58,7 +58,7 @@ def assert_gradients(projection: Projection, x: Array, grad: Array, what: str = 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sizes(dtype: str, isa: str, threads: int) -> None:
+def test_sizes(dtype: str, isa: str, some_threads: int) -> None:
     """Whole and partial tiles of rows, depths and columns, with and without a bias."""
     for d_in in (1, 3, 16, 33, 64, 97):
         for d_out in (1, 7, 48, 65, 130):
@@ -71,7 +71,7 @@ def test_sizes(dtype: str, isa: str, threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(2, 300, 700), (130, 700, 1100), (2049, 20, 50), (4500, 9, 33)])
-def test_large_sizes(sizes: tuple[int, int, int], dtype: str, isa: str, threads: int) -> None:
+def test_large_sizes(sizes: tuple[int, int, int], dtype: str, isa: str, some_threads: int) -> None:
     """What is cut into several blocks, and spans of rows."""
     rows, d_in, d_out = sizes
     x, grad = make((rows, 3), (rows, d_in), dtype), make((rows, 4), (rows, d_out), dtype)

@@ -48,7 +48,7 @@ def plainly(x: Array, positions: Array, options: dict[str, Any]) -> Array:
 @pytest.mark.parametrize(("width", "rotary_dim"), WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers(
-    dtype: str, width: int, rotary_dim: int | None, interleaved: bool, isa: str, threads: int
+    dtype: str, width: int, rotary_dim: int | None, interleaved: bool, isa: str, some_threads: int
 ) -> None:
     """Bit by bit what the formula gives in float32; in float64 up to the last place of a cosine."""
     x = make(1, (2, 3, 70, width), dtype)

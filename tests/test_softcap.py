@@ -82,7 +82,7 @@ def test_formula(dtype: str, isa: str, threads: int) -> None:
 
 @pytest.mark.parametrize("cap", [0.5, 1.0, 5.0, 50.0])
 @pytest.mark.parametrize("dtype", FULL)
-def test_every_number_of_keys(dtype: str, cap: float, isa: str, threads: int) -> None:
+def test_every_number_of_keys(dtype: str, cap: float, isa: str, some_threads: int) -> None:
     """1 to 130 keys, one query and two."""
     q, k, v = make_qkv(5, dtype, heads=(1, 1), tokens=(2, 130), head_dim=8, value_dim=3)
     q *= 4

@@ -127,7 +127,9 @@ def test_a_window_of_all_keys_is_none(dtype: str, isa: str, threads: int) -> Non
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [(70, 70), (300, 300), (9, 700), (1, 700), (90, 60)])
-def test_a_window_is_a_mask(tokens: tuple[int, int], dtype: str, isa: str, threads: int) -> None:
+def test_a_window_is_a_mask(
+    tokens: tuple[int, int], dtype: str, isa: str, some_threads: int
+) -> None:
     """Widths around the sizes of blocks, one-sided and two-sided, beside the same mask."""
     q, k, v = make_qkv(9, dtype, batch=2, heads=(2, 1), tokens=tokens, head_dim=16)
     shape = 2, 2, *tokens
