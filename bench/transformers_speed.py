@@ -1,7 +1,8 @@
 """One layer of a Hugging Face Llama on headway and on PyTorch's attention: prefill and decode.
 
 9 heads, 3 key heads of 64 columns, width 576, random weights, 2,048 tokens. Both models have the
-same weights and are called in turns; milliseconds of wall time of the whole model.
+same weights and are called in turns; milliseconds of wall time of the whole model, and of the
+attention function alone as the model's layer calls it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,22 +50,35 @@ def measured(dtype: Any, prefills: int, steps: int) -> dict[str, dict[str, list[
         caches[name] = transformers.DynamicCache(config=model.config)
         with torch.no_grad():
             model(tokens, past_key_values=caches[name], use_cache=True, logits_to_keep=1)
-    times: dict[str, dict[str, list[float]]] = {"prefill": {}, "decode": {}}
+    times: dict[str, dict[str, list[float]]] = {}
 
-    def take(what: str, name: str, **options: Any) -> None:
+    def take(what: str, name: str, call: Callable[[], object]) -> None:
         start = time.perf_counter()
         with torch.no_grad():
-            models[name](**options)
+            call()
         elapsed = 1e3 * (time.perf_counter() - start)
-        times[what].setdefault(name, []).append(elapsed)
+        times.setdefault(what, {}).setdefault(name, []).append(elapsed)
+
+    def step(name: str) -> Callable[[], object]:
+        options = {"past_key_values": caches[name], "use_cache": True}
+        return lambda: models[name](tokens[:, :1], **options)
 
     for _ in range(prefills):
-        for name in models:
-            take("prefill", name, input_ids=tokens, use_cache=False, logits_to_keep=1)
+        for name, model in models.items():
+            prefill = partial(model, tokens, use_cache=False, logits_to_keep=1)
+            take("prefill", name, prefill)
     for _ in range(steps):
         for name in models:
-            one = tokens[:, :1]
-            take("decode", name, input_ids=one, past_key_values=caches[name], use_cache=True)
+            take("decode", name, step(name))
+    layer = models["sdpa"].model.layers[0].self_attn
+    keys, values = (torch.randn(1, 3, TOKENS, 64).to(dtype) for _ in range(2))
+    functions = transformers.AttentionInterface()
+    for what, queries, turns in (("prefill", TOKENS, prefills), ("decode", 1, 4 * steps)):
+        query = torch.randn(1, 9, queries, 64).to(dtype)
+        for _ in range(turns):
+            for name in models:
+                call = partial(functions[name], layer, query, keys, values, None, scaling=0.125)
+                take(f"{what}, attention alone", name, call)
     return times
 
 
@@ -69,10 +86,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prefills", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=150)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     headway.set_num_threads(given.threads)
+    warnings.simplefilter("ignore", FutureWarning)  # of transformers, about its own names
     register()
     print("| threads | dtype | what | sdpa, ms | headway, ms | ahead | by medians |")
     print("| --- | --- | --- | --: | --: | --: | --: |")
@@ -82,7 +100,7 @@ def main() -> None:
             middle = {name: statistics.median(times) for name, times in found.items()}
             print(
                 f"| {given.threads} | {str(dtype).removeprefix('torch.')} | {what} "
-                f"| {best['sdpa']:.2f} | {best['headway']:.2f} "
+                f"| {best['sdpa']:.3f} | {best['headway']:.3f} "
                 f"| {best['sdpa'] / best['headway']:.2f} "
                 f"| {middle['sdpa'] / middle['headway']:.2f} |",
                 flush=True,

@@ -105,25 +105,57 @@ def test_strides(view: str, grad: bool) -> None:
 def test_nothing_is_copied_and_the_result_is_written_in_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[Any] = []
+    """The core is told the tensors' own addresses, or gets arrays on their memory."""
+    seen: list[tuple[int, tuple[int, ...]]] = []
+    from headway.interop import _tensors as tensors
     from headway.interop import _torch_ops as torch_ops
 
-    run, attention = torch_ops.attend_views, torch_ops.attention
+    run, attention = tensors.attend_at, torch_ops.attention
 
-    def spy(*arrays: Any, **named: Any) -> Any:
-        seen[:] = [*arrays[:3], named.get("out", arrays[3] if len(arrays) > 3 else None)]
-        return (attention if named else run)(*arrays, **named)
+    def at_addresses(*operands: Any) -> bool:
+        seen[:] = [(x[0], x[-1]) for x in operands[:4]]
+        return run(*operands)
 
-    monkeypatch.setattr(torch_ops, "attend_views", spy)
-    monkeypatch.setattr(torch_ops, "attention", spy)
+    def on_arrays(*arrays: Any, out: Any, **options: Any) -> Any:
+        arrays = (*arrays, out)
+        seen[:] = [(x.ctypes.data, tuple(n // x.itemsize for n in x.strides)) for x in arrays]
+        return attention(*arrays[:3], out=out, **options)
+
+    monkeypatch.setattr(tensors, "attend_at", at_addresses)
+    monkeypatch.setattr(torch_ops, "attention", on_arrays)
     joined = made(torch, (2, 9, 3, 4, 8), 1, "bfloat16")
     inputs = [x.transpose(1, 2) for x in joined.unbind(2)]
     for options in ({"is_causal": True}, {"window": 3}):
+        seen.clear()
         out = ours(*inputs, **options)
-        for array, tensor in zip(seen, [*inputs, out], strict=True):
-            assert array.ctypes.data == tensor.data_ptr()
-            assert array.strides == tuple(2 * n for n in tensor.stride())
+        assert seen == [(x.data_ptr(), x.stride()) for x in (*inputs, out)]
         assert out.transpose(1, 2).is_contiguous()
+
+
+ODD = {
+    "no memory": lambda x: torch._efficientzerotensor(x.shape, dtype=x.dtype),
+    "without values": lambda x: x.to("meta"),
+    "sparse": lambda x: x.to_sparse(),
+    "of three axes": lambda x: x[0],
+    "no tokens": lambda x: x[:, :, :0],
+    "another width": lambda x: x[..., :-1],
+    "negated lazily": lambda x: torch.complex(x, -x).conj().imag,
+    "columns": lambda x: x.mT.contiguous().mT,
+}
+
+
+@pytest.mark.parametrize("at", range(3), ids=["query", "key", "value"])
+@pytest.mark.parametrize("kind", ODD)
+def test_no_address_is_handed_on_of_what_the_core_cannot_read(kind: str, at: int) -> None:
+    from headway.interop._torch_ops import attend_plain
+
+    given = [made(torch, (2, 4, 7, 8), seed, "float32") for seed in range(3)]
+    assert attend_plain(*given, True, None, False) is not None
+    given[at] = ODD[kind](given[at])
+    if (kind, at) == ("another width", 2):
+        assert attend_plain(*given, True, None, False).shape == (2, 4, 7, 7)
+    else:
+        assert attend_plain(*given, True, None, False) is None
 
 
 def test_the_result_lies_in_memory_as_the_query() -> None:

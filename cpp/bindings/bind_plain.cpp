@@ -1,5 +1,8 @@
 // The everyday call, taken at once: arrays of four axes in either layout that fit each other, of one floating-point type,
 // readable where they lie. Whatever is different in the least goes to the Python checks, which convert or explain.
+// Memory of another library may come by its address: a view of a tensor takes longer than a tiny call.
+#include <pybind11/stl.h>
+
 #include <array>
 #include <atomic>
 #include <vector>
@@ -57,21 +60,74 @@ const py::detail::PyArray_Proxy* plain_array(PyObject* object) {
   return array->nd == 4 ? array : nullptr;
 }
 
-// Not where the array is empty, or is not readable where it lies: then it has to be copied.
-std::optional<Operand> operand(const py::detail::PyArray_Proxy& array, std::size_t item_size, bool tokens_first) {
+// Four axes in memory; extents and strides as NumPy has them, strides counted in units of so many bytes. Nothing where it
+// is empty, or is not readable where it lies: then it has to be copied.
+template <class Int>
+std::optional<Operand> operand(void* data, const Int* extents, const Int* steps, std::int64_t unit, std::size_t item_size, bool tokens_first) {
   const auto size = static_cast<std::int64_t>(item_size);
-  std::array<std::int64_t, 4> extents, strides;  // these in bytes; 0 where they mean nothing
-  std::int64_t odd = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(array.data));
+  std::array<std::int64_t, 4> strides;  // in bytes; 0 where they mean nothing
+  std::int64_t odd = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
   for (std::size_t axis = 0; axis < 4; ++axis) {
-    extents[axis] = array.dimensions[axis];
-    if (extents[axis] == 0) return std::nullopt;
-    strides[axis] = extents[axis] > 1 ? array.strides[axis] : 0;
+    if (extents[axis] <= 0) return std::nullopt;
+    strides[axis] = extents[axis] > 1 ? steps[axis] * unit : 0;
     odd |= strides[axis];
   }
   if ((odd & (size - 1)) != 0 || (extents[3] > 1 && strides[3] != size)) return std::nullopt;
   const std::size_t heads = tokens_first ? 2 : 1, tokens = tokens_first ? 1 : 2;
   return Operand{extents[0], extents[heads], extents[tokens], extents[3],
-                 {array.data, strides[0] / size, strides[heads] / size, strides[tokens] / size}};
+                 {data, strides[0] / size, strides[heads] / size, strides[tokens] / size}};
+}
+
+std::optional<Operand> operand(const py::detail::PyArray_Proxy& array, std::size_t item_size, bool tokens_first) {
+  return operand(array.data, array.dimensions, array.strides, 1, item_size, tokens_first);
+}
+
+// A tuple of so many integers.
+template <std::size_t kCount>
+bool integers(PyObject* tuple, std::array<std::int64_t, kCount>& out) {
+  if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != static_cast<Py_ssize_t>(kCount)) return false;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(i)));
+    if (out[i] == -1 && PyErr_Occurred()) throw py::error_already_set();
+  }
+  return true;
+}
+
+// Memory of (batch, heads, tokens, width) at an address; strides count elements.
+std::optional<Operand> operand_at(std::uintptr_t address, PyObject* shape, PyObject* strides, std::size_t item_size) {
+  std::array<std::int64_t, 4> extents, steps;
+  if (address == 0 || !integers(shape, extents) || !integers(strides, steps)) return std::nullopt;
+  return operand(reinterpret_cast<void*>(address), extents.data(), steps.data(), static_cast<std::int64_t>(item_size), item_size, false);
+}
+
+// The problem of operands that fit each other, its results and positions left open.
+std::optional<AttentionProblem> problem_of(ElementKind kind, const std::optional<Operand>& q, const std::optional<Operand>& k,
+                                           const std::optional<Operand>& v, bool causal) {
+  if (!q || !k || !v || k->batch != q->batch || v->batch != q->batch || v->heads != k->heads || v->tokens != k->tokens ||
+      k->width != q->width || q->heads % k->heads != 0) {
+    return std::nullopt;
+  }
+  AttentionProblem p{};
+  p.kind = p.key_kind = kind;
+  p.batch = q->batch;
+  p.num_heads = q->heads;
+  p.num_queries = q->tokens;
+  p.head_dim = q->width;
+  p.num_kv_heads = k->heads;
+  p.num_keys = k->tokens;
+  p.value_dim = v->width;
+  p.right = causal ? 0 : kNoLimit;
+  p.q = q->view;
+  p.k = k->view;
+  p.v = v->view;
+  return p;
+}
+
+// Query 0 of each entry stands at `position`.
+void run(AttentionProblem& p, std::int64_t position) {
+  const std::vector<std::int64_t> positions(static_cast<std::size_t>(p.batch), position);
+  p.positions = positions.data();
+  run_released([&](const std::function<bool()>& interrupted) { attention(p, interrupted); });
 }
 
 // A new C-contiguous array; nothing where there is no memory for it.
@@ -95,42 +151,52 @@ py::object attention_plain(const py::handle& q_object, const py::handle& k_objec
   const std::optional<ElementKind> kind = kind_of(q_array->descr);
   if (!kind) return py::none();
   const std::size_t item_size = element_size(*kind);
-  const std::optional<Operand> q = operand(*q_array, item_size, tokens_first);
-  const std::optional<Operand> k = operand(*k_array, item_size, tokens_first);
-  const std::optional<Operand> v = operand(*v_array, item_size, tokens_first);
-  if (!q || !k || !v) return py::none();
-  if (k->batch != q->batch || v->batch != q->batch || v->heads != k->heads || v->tokens != k->tokens ||
-      k->width != q->width || q->heads % k->heads != 0) {
-    return py::none();
-  }
-  AttentionProblem p{};
-  p.kind = p.key_kind = *kind;
-  p.batch = q->batch;
-  p.num_heads = q->heads;
-  p.num_queries = q->tokens;
-  p.head_dim = q->width;
-  p.num_kv_heads = k->heads;
-  p.num_keys = k->tokens;
-  p.value_dim = v->width;
-  p.right = causal.ptr() == Py_True ? 0 : kNoLimit;
-  p.q = q->view;
-  p.k = k->view;
-  p.v = v->view;
+  std::optional<AttentionProblem> problem =
+      problem_of(*kind, operand(*q_array, item_size, tokens_first), operand(*k_array, item_size, tokens_first),
+                 operand(*v_array, item_size, tokens_first), causal.ptr() == Py_True);
+  if (!problem) return py::none();
+  AttentionProblem& p = *problem;
   const std::int64_t heads = p.num_heads, tokens = p.num_queries, width = p.value_dim;
   std::optional<py::array> out = new_result(
       q_array->descr, {p.batch, tokens_first ? tokens : heads, tokens_first ? heads : tokens, width});
   if (!out) return py::none();
   p.out = {out->mutable_data(), heads * tokens * width, tokens_first ? width : tokens * width,
            tokens_first ? heads * width : width};
-  const std::vector<std::int64_t> positions(static_cast<std::size_t>(p.batch), p.num_keys - p.num_queries);
-  p.positions = positions.data();
-  run_released([&](const std::function<bool()>& interrupted) { attention(p, interrupted); });
+  run(p, p.num_keys - p.num_queries);
   return std::move(*out);
+}
+
+// (address, shape, strides) of operands, (address, strides) of results; query 0 stands at key 0. False where the core does
+// not take them as they are: then nothing was done.
+bool attention_at(const py::tuple& q, const py::tuple& k, const py::tuple& v, const py::tuple& out, const py::object& lse,
+                  const std::string& kind_name, bool causal, std::optional<double> scale) {
+  const ElementKind kind = kind_named(kind_name);
+  const auto taken = [&](const py::tuple& x) -> std::optional<Operand> {
+    if (x.size() != 3) return std::nullopt;
+    return operand_at(x[0].cast<std::uintptr_t>(), x[1].ptr(), x[2].ptr(), element_size(kind));
+  };
+  std::optional<AttentionProblem> problem = problem_of(kind, taken(q), taken(k), taken(v), causal);
+  if (!problem) return false;
+  AttentionProblem& p = *problem;
+  std::array<std::int64_t, 4> steps;
+  if (out.size() != 2 || !integers(out[1].ptr(), steps) || (p.value_dim > 1 && steps[3] != 1)) return false;
+  p.out = {reinterpret_cast<void*>(out[0].cast<std::uintptr_t>()), steps[0], steps[1], steps[2]};
+  if (!lse.is_none()) {
+    const auto rows = lse.cast<py::tuple>();
+    std::array<std::int64_t, 3> places;
+    if (rows.size() != 2 || !integers(rows[1].ptr(), places)) return false;
+    p.lse = {reinterpret_cast<void*>(rows[0].cast<std::uintptr_t>()), places[0], places[1], places[2]};
+  }
+  p.scale = scale;
+  run(p, 0);
+  return true;
 }
 
 }  // namespace
 
 void bind_plain(py::module_& m) {
+  m.def("attention_at", &attention_at, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("lse"), py::arg("kind"),
+        py::arg("causal"), py::arg("scale"));
   m.def("attention_plain", &attention_plain, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("causal"),
         py::arg("tokens_first"));
 }

@@ -27,6 +27,17 @@ def attention(
 def attention_plain(
     q: object, k: object, v: object, causal: object, tokens_first: bool, /
 ) -> _Array | None: ...
+def attention_at(
+    q: tuple[int, tuple[int, ...], tuple[int, ...]],
+    k: tuple[int, tuple[int, ...], tuple[int, ...]],
+    v: tuple[int, tuple[int, ...], tuple[int, ...]],
+    out: tuple[int, tuple[int, ...]],
+    lse: tuple[int, tuple[int, ...]] | None,
+    kind: str,
+    causal: bool,
+    scale: float | None,
+    /,
+) -> bool: ...
 def attention_weights(
     q: _Array,
     k: _Array,

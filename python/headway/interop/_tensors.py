@@ -4,6 +4,7 @@ from typing import Any
 
 from ..arrays import Array
 from ..storage import bfloat16
+from ..views import attend_at
 
 _KINDS = ("float32", "float64", "float16", "bfloat16")
 
@@ -97,6 +98,38 @@ def check_mask(name: str, x: Any, shape: tuple[int, int, int, int], bools: bool 
             f"{name}: expected a shape that broadcasts to {shape}, (batch, heads, queries, keys), "
             f"got {tuple(x.shape)}; put axes of length 1 where it is the same for all"
         )
+
+
+def attend_at_once(
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    strides: tuple[int, ...],
+    lse: Any,
+    kind: str,
+    causal: bool,
+    scale: float | None,
+) -> bool:
+    """Fill `out`, which has these strides as (B, H, Tq, Dv), and `lse` where there is one.
+
+    The everyday call on tensors of one dtype, by their addresses, with query 0 at key 0. False
+    where nothing was done: not on the CPU, not readable where they lie, or not of fitting sizes.
+    """
+    if not (query.is_cpu and key.is_cpu and value.is_cpu):
+        return False
+    if query.is_neg() or key.is_neg() or value.is_neg():
+        return False
+    return attend_at(
+        (query.data_ptr(), query.shape, query.stride()),
+        (key.data_ptr(), key.shape, key.stride()),
+        (value.data_ptr(), value.shape, value.stride()),
+        (out.data_ptr(), strides),
+        None if lse is None else (lse.data_ptr(), lse.stride()),
+        kind,
+        causal,
+        scale,
+    )
 
 
 def array_of(x: Any) -> Array:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..functional import attention
 from ..gradients import attention_backward
-from ..views import attend_views
-from ._tensors import array_of, tensor_of
+from ._tensors import array_of, attend_at_once, tensor_of
 from ._torch_tensors import KINDS, new_result, wide_dtype
 
 _OPTIONS = (
@@ -215,31 +214,14 @@ def attend_plain(
     ):
         return None
     try:
-        batch, heads, num_queries, head_dim = query.shape
-        key_batch, kv_heads, num_keys, key_dim = key.shape
-        value_batch, value_heads, num_values, width = value.shape
-        if (
-            batch != key_batch
-            or batch != value_batch
-            or kv_heads != value_heads
-            or num_keys != num_values
-            or head_dim != key_dim
-            or not batch * heads * num_queries * kv_heads * num_keys * head_dim * width
-            or (heads != kv_heads and (not grouped or heads % kv_heads))
-        ):
+        if grouped is False and query.shape[1] != key.shape[1]:
             return None
-        out = torch.empty_like(query) if width == head_dim else new_result(query, width)
-        if kind == "bfloat16":
-            bits = torch.int16
-            q, k, v = query.view(bits).numpy(), key.view(bits).numpy(), value.view(bits).numpy()
-            filled = out.view(bits).numpy()
-        else:
-            q, k, v, filled = query.numpy(), key.numpy(), value.numpy(), out.numpy()
-        rows = None if lse is None else lse.numpy()
-        attend_views(q, k, v, filled, rows, kind, is_causal, scale)
-    except (RuntimeError, TypeError, ValueError):
-        return None  # of another rank or device, or not readable where it lies: the checks tell
-    return out
+        width = value.shape[3]
+        out = torch.empty_like(query) if width == query.shape[3] else new_result(query, width)
+        done = attend_at_once(query, key, value, out, out.stride(), lse, kind, is_causal, scale)
+    except (IndexError, RuntimeError):
+        return None  # of another rank, or not readable where it lies: the checks tell
+    return out if done else None
 
 
 # Shapes of tensors without values -----------------------------------------------------------------
