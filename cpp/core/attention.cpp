@@ -104,13 +104,17 @@ class Run {
   std::optional<Scratch> scratch_;
 };
 
-// Each task in one thread, its spans one after the other.
+// Each task in one thread, its spans one after the other; likewise the heads that go together.
 void attend_tasks(const Run& run) {
-  run_tasks(run.plan.num_tasks, run.plan.num_threads, run.interrupted,
+  const std::int64_t heads = run.plan.heads_together;
+  run_tasks(run.plan.num_tasks / heads, run.plan.num_threads, run.interrupted,
             [&](std::int64_t index, int thread, StopFlag& stop) {
-              const TaskPlace place = place_of(run.plan, run.problem, index);
-              const AttentionTask task = run.task(place, thread);
-              if (attend(run.kernels, task, thread, stop)) run.finish(task, place, thread);
+              for (std::int64_t i = index * heads; i < (index + 1) * heads; ++i) {
+                const TaskPlace place = place_of(run.plan, run.problem, i);
+                const AttentionTask task = run.task(place, thread);
+                if (!attend(run.kernels, task, thread, stop)) return;
+                run.finish(task, place, thread);
+              }
             });
 }
 

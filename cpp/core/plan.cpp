@@ -10,6 +10,9 @@ constexpr double kWorkPerThread = 200e3;
 // With fewer tasks than this per thread, tasks are cut to one panel, so that the threads end together.
 constexpr std::int64_t kTasksPerThread = 4;
 
+// Keys and values that stay in the second cache level beside the mask of a block of rows; and a whole mask that does.
+constexpr std::int64_t kBytesTogether = 1 << 20, kMaskBytes = 3 << 18;
+
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int64_t rows_of(const AttentionProblem& problem, const Sequence& sequence) {
@@ -45,6 +48,20 @@ int threads_for(const AttentionProblem& problem, const Extent& extent, int max_t
   const double work = static_cast<double>(problem.num_kv_heads) * extent.pairs *
                       static_cast<double>(problem.head_dim + problem.value_dim);
   return static_cast<int>(std::clamp(work / kWorkPerThread, 1.0, static_cast<double>(max_threads)));
+}
+
+// How many key heads go together, see place_of: a divisor of their number.
+std::int64_t heads_together(const AttentionProblem& problem, const Plan& plan) {
+  if (problem.mask.data == nullptr || problem.mask.head_stride != 0 || plan.num_spans > 1) return 1;
+  if (problem.mask.token_stride == 0) return 1;  // one row: it stays in the nearest cache
+  const auto size = [](auto kind) { return static_cast<double>(element_size(kind)); };
+  const auto keys = static_cast<double>(problem.num_keys);
+  const double mask = static_cast<double>(problem.num_queries) * keys * size(problem.mask.kind);
+  const double bytes = keys * static_cast<double>(problem.head_dim + problem.value_dim) * size(problem.key_kind);
+  if (mask <= kMaskBytes) return 1;
+  auto heads = static_cast<std::int64_t>(std::clamp(kBytesTogether / bytes, 1.0, static_cast<double>(problem.num_kv_heads)));
+  while (problem.num_kv_heads % heads != 0 || (heads > 1 && plan.num_tasks < kTasksPerThread * plan.num_threads * heads)) --heads;
+  return heads;
 }
 
 }  // namespace
@@ -96,6 +113,7 @@ Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int 
   // Too few tasks for the threads, but long ones: the spans of a task go to several threads.
   if (plan.num_tasks < 2 * plan.num_threads) plan.num_spans = std::max<std::int64_t>(1, extent.spans);
   plan.num_threads = static_cast<int>(std::min<std::int64_t>(plan.num_threads, plan.num_tasks * plan.num_spans));
+  plan.heads_together = problem.query_begins == nullptr ? heads_together(problem, plan) : 1;
   return plan;
 }
 
@@ -112,8 +130,10 @@ TaskPlace place_of(const Plan& plan, const AttentionProblem& problem, std::int64
     index -= next[-1];
   }
   place.sequence = sequence_of(problem, place.batch);
-  place.kv_head = index / tasks_per_head;
-  const std::int64_t block = tasks_per_head - 1 - index % tasks_per_head;
+  const std::int64_t together = plan.heads_together, group = index / (together * tasks_per_head);
+  index -= group * together * tasks_per_head;
+  place.kv_head = group * together + index % together;
+  const std::int64_t block = tasks_per_head - 1 - index / together;
   place.first_row = block * plan.rows_per_task;
   place.num_rows = std::min(plan.rows_per_task, rows_of(problem, place.sequence) - place.first_row);
   place.cold = tasks_per_head - 1 - block < plan.num_threads;

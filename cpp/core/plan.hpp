@@ -26,6 +26,7 @@ struct Plan {
   std::int64_t tasks_per_head;           // where all batch entries have as many
   std::vector<std::int64_t> first_tasks;  // else (batch + 1): the first task of each entry
   std::int64_t num_tasks;
+  std::int64_t heads_together;  // key heads whose tasks for the same rows follow each other, in one thread
   std::int64_t num_spans;  // of a task, at most, that several threads work on at once; 1: it stays in its thread
   int num_threads;
 };
@@ -43,7 +44,8 @@ int threads_for(const AttentionProblem& problem, int max_threads);
 Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int max_threads);
 
 // Task `index` in the order of work: head by head, so that the keys and values of one head stay in cache, and within
-// a head the last rows first, since under the causal mask they take longest.
+// a head the last rows first, since under the causal mask they take longest. Heads that share a mask go together as far as
+// their keys and values stay in cache together, so that the mask of a block of rows is fetched once for them.
 TaskPlace place_of(const Plan& plan, const AttentionProblem& problem, std::int64_t index);
 
 }  // namespace headway

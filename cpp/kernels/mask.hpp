@@ -189,9 +189,12 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
       return block;
     }
   }
-  const Real* rows[S::kLanes] = {};
+  // Rows that lie contiguous in a type that the lanes can read are read where they lie.
+  constexpr bool kReadable =
+      !__is_same(Element, Bool) && sizeof(Element) <= sizeof(Real) && requires(const Element* p) { S::load_elements(p, 1); };
+  const bool direct = kReadable && key_stride == 1;
   int lane = 0, used = 0;
-  const auto flush = [&] {
+  const auto flush = [&](const auto& rows) {
     // Whole lines at a time: the rows of a mask are often a power of two apart and crowd the first-level cache.
     std::int64_t at = 0;
     for (; used == S::kLanes && at + S::kLanes <= count; at += S::kLanes) {
@@ -204,17 +207,25 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
     lane += S::kLanes;
     used = 0;
   };
-  for_mask_rows(task, panel, begin, mask, [&](const Element* row) {
-    if constexpr (__is_same(Element, Real)) {
-      rows[used] = row;
-      if (key_stride == 1) return ++used < S::kLanes || (flush(), true);
-    }
-    rows[used] = staged + used * kKeysPerBlock;
-    stage(row, staged + used * kKeysPerBlock);
-    if (++used == S::kLanes) flush();
-    return true;
-  });
-  while (lane < lanes) flush();  // what is left, and lanes without a row
+  const auto read = [&](auto& rows, const auto& take) {
+    for_mask_rows(task, panel, begin, mask, [&](const Element* row) {
+      rows[used] = take(row);
+      if (++used == S::kLanes) flush(rows);
+      return true;
+    });
+    while (lane < lanes) flush(rows);  // what is left, and lanes without a row
+  };
+  if constexpr (kReadable) {
+    const Element* rows[S::kLanes] = {};
+    if (direct) read(rows, [](const Element* row) { return row; });
+  }
+  if (!direct) {
+    const Real* rows[S::kLanes] = {};
+    read(rows, [&](const Element* row) {
+      stage(row, staged + used * kKeysPerBlock);
+      return staged + used * kKeysPerBlock;
+    });
+  }
   if (__is_same(Element, Bool)) return block;
   auto hidden = S::greater(S::zero(), S::zero());
   for (std::int64_t i = 0; i < count * lanes; i += S::kLanes) {
