@@ -6,6 +6,10 @@ if command -v ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$WORK/ccache CCACHE_BASEDIR=${TMPDIR:-/tmp}
 fi
 
+# The time stamp of everything that is packed: the last commit's.
+SOURCE_DATE_EPOCH=$(git -C "$ROOT" log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+
 # The last commit in a folder of its own, so that the checkout stays clean.
 fresh_clone() {
     git clone --quiet "$ROOT" "$1"
@@ -33,15 +37,71 @@ test_clone() {
     touch "$WORK/test.ready"
 }
 
-# A virtual environment in $WORK/clean with nothing but the wheel, built from the sdist in $WORK/dist.
+# The packages that build: $WORK/tools/bin.
+tools_venv() {
+    [ -e "$WORK/tools.ready" ] && return
+    python3 -m venv "$WORK/tools"
+    "$WORK/tools/bin/pip" install -r "$ROOT/.ci/requirements-wheels.txt"
+    touch "$WORK/tools.ready"
+}
+
+# The wheel of an unpacked sdist, built in its folder build/, into a folder: wheel_of SOURCES FOLDER [OPTION...].
+wheel_of() {
+    local sources=$1 folder=$2
+    shift 2
+    PATH=$WORK/tools/bin:$PATH "$WORK/tools/bin/pip" wheel --no-deps --no-build-isolation --no-cache-dir \
+        --wheel-dir "$folder" -C build-dir="$sources/build" "$@" "$sources"
+}
+
+# The one build that most stages share. The sdist of the last commit goes to $WORK/dist and is unpacked in
+# $WORK/sources; from there, warnings being errors, come the C++ tests and the wheel in $WORK/dist.
+package_build() {
+    [ -e "$WORK/package.ready" ] && return
+    rm -rf "$WORK/package" "$WORK/dist" "$WORK/sources"
+    tools_venv
+    fresh_clone "$WORK/package"
+    "$WORK/tools/bin/python" -m build --sdist --no-isolation --outdir "$WORK/dist" "$WORK/package"
+    mkdir "$WORK/sources"
+    tar -xf "$WORK"/dist/*.tar.gz -C "$WORK/sources" --strip-components 1
+    wheel_of "$WORK/sources" "$WORK/dist" -C cmake.define.HEADWAY_BUILD_TESTS=ON \
+        -C cmake.define.HEADWAY_WERROR=ON
+    touch "$WORK/package.ready"
+}
+
+# The repaired wheel in $WORK/wheelhouse, the one to be published, and a virtual environment in $WORK/clean
+# with nothing else.
 wheel_venv() {
     [ -e "$WORK/wheel.ready" ] && return
-    rm -rf "$WORK/package" "$WORK/dist" "$WORK/clean"
-    fresh_clone "$WORK/package"
-    python3 -m venv "$WORK/build-venv"
-    "$WORK/build-venv/bin/pip" install build
-    "$WORK/build-venv/bin/python" -m build --outdir "$WORK/dist" "$WORK/package"
+    package_build
+    rm -rf "$WORK/wheelhouse" "$WORK/clean"
+    PATH=$WORK/tools/bin:$PATH python3 "$ROOT/.ci/repair_wheel.py" "$WORK"/dist/*.whl "$WORK/wheelhouse"
     python3 -m venv "$WORK/clean"
-    "$WORK/clean/bin/pip" install "$WORK"/dist/*.whl
+    "$WORK/clean/bin/pip" install --only-binary :all: "$WORK"/wheelhouse/*.whl
     touch "$WORK/wheel.ready"
+}
+
+# The repaired wheel and what its tests use, in $WORK/wheel-tests.
+wheel_tests_venv() {
+    [ -e "$WORK/wheel-tests.ready" ] && return
+    wheel_venv
+    python3 -m venv "$WORK/wheel-tests"
+    "$WORK/wheel-tests/bin/pip" install --only-binary :all: "$(echo "$WORK"/wheelhouse/*.whl)[test]"
+    touch "$WORK/wheel-tests.ready"
+}
+
+# Tests on the repaired wheel, from the sdist's own files, where no compiler is found: wheel_tests NAME [ARGUMENT...].
+wheel_tests() {
+    local name=$1
+    shift
+    wheel_tests_venv
+    (
+        cd "$WORK/sources"
+        export PATH=$WORK/wheel-tests/bin CC=/bin/false CXX=/bin/false
+        for compiler in cc c++ gcc g++ clang clang++; do
+            ! command -v $compiler || exit 1
+        done
+        python -c 'import headway; assert "wheel-tests" in headway.__file__, headway.__file__'
+        python -m pytest -ra --durations=10 -o faulthandler_timeout=300 \
+            --junitxml="$OUT/tests-$name.xml" "$@"
+    )
 }

@@ -1,8 +1,12 @@
-# sdist, wheel from the sdist, what is in it, and the wheel alone in a clean environment.
+# sdist, wheel from the sdist, repaired; what is in them; the repaired wheel alone in a clean environment, and tested
+# where there is no compiler. The whole suite on it: long/wheel.
 source "$ROOT/.ci/common.sh"
 
 wheel_venv
 python3 "$ROOT/.ci/check_wheel.py" "$WORK"/dist/*.whl "$WORK"/dist/*.tar.gz
+python3 "$ROOT/.ci/check_wheel.py" "$WORK"/wheelhouse/*.whl "$WORK"/dist/*.tar.gz
+"$WORK/tools/bin/auditwheel" show "$WORK"/wheelhouse/*.whl
+bash "$ROOT/.ci/reproduce.sh" short
 cd "$WORK"
 clean/bin/pip check
 packages=$(clean/bin/pip list --format=freeze --exclude pip --exclude setuptools --exclude wheel)
@@ -31,3 +35,4 @@ clean/bin/headway demo >/dev/null
 clean/bin/headway cost --stage all
 clean/bin/headway check
 clean/bin/headway bench --rows prefill-128 --rounds 1
+wheel_tests package tests/test_bits.py tests/test_conformance.py tests/test_limits.py tests/test_processes.py

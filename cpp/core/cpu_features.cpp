@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <initializer_list>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -11,7 +12,12 @@
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#if defined(__x86_64__)
+#endif
+#if defined(__x86_64__) || defined(__i386__)
+#define HEADWAY_X86 1
+#if defined(_WIN32)
+#include <intrin.h>
+#else
 #include <cpuid.h>
 #endif
 #endif
@@ -72,13 +78,74 @@ double container_quota() {
 
 #endif
 
-// Whether the CPU has AMX-BF16 and the system lets this process use its tile registers, which must be asked for.
-[[maybe_unused]] bool has_tiles() {
+#if defined(HEADWAY_X86)
+
+struct Registers {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+// All 0 for a leaf that this CPU does not have. Asked of the CPU itself: what GCC and Clang ask by
+// __builtin_cpu_supports lies in libraries that clang-cl does not link.
+Registers cpuid(unsigned leaf, unsigned sub = 0) {
+  Registers r;
+#if defined(_WIN32)
+  int words[4] = {};
+  __cpuidex(words, 0, 0);
+  if (static_cast<unsigned>(words[0]) < leaf) return r;
+  __cpuidex(words, static_cast<int>(leaf), static_cast<int>(sub));
+  r = {static_cast<unsigned>(words[0]), static_cast<unsigned>(words[1]), static_cast<unsigned>(words[2]),
+       static_cast<unsigned>(words[3])};
+#else
+  if (!__get_cpuid_count(leaf, sub, &r.eax, &r.ebx, &r.ecx, &r.edx)) return Registers{};
+#endif
+  return r;
+}
+
+constexpr bool has(unsigned word, std::initializer_list<int> bits) {
+  for (const int bit : bits) {
+    if ((word >> bit & 1u) == 0) return false;
+  }
+  return true;
+}
+
+// Which registers the operating system saves: XCR0, 0 where it saves none of the wide ones.
+unsigned saved_registers() {
+  if (!has(cpuid(1).ecx, {27})) return 0;
+  unsigned low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+#if defined(__APPLE__)
+  // macOS says so only once a thread has used AVX-512.
+  if (has(low, {1, 2})) low |= 7u << 5;
+#endif
+  return low;
+}
+
+struct X86Features {
+  bool avx2, avx512, bf16, tiles, amd;
+};
+
+X86Features ask_cpu() {
+  const Registers basic = cpuid(1), more = cpuid(7);
+  const unsigned saved = saved_registers();
+  X86Features f{};
+  f.avx2 = has(saved, {1, 2}) && has(basic.ecx, {12, 28, 29}) && has(more.ebx, {5});  // FMA, AVX, F16C; AVX2
+  f.avx512 = f.avx2 && has(saved, {5, 6, 7}) && has(more.ebx, {16, 17, 30, 31});      // F, DQ, BW, VL
+  f.bf16 = f.avx512 && more.eax >= 1 && has(cpuid(7, 1).eax, {5});
+  f.tiles = f.bf16 && has(more.edx, {22, 24});  // AMX-BF16, AMX-TILE
+  const Registers vendor = cpuid(0);            // "AuthenticAMD", in the order ebx, edx, ecx
+  f.amd = vendor.ebx == 0x68747541u && vendor.edx == 0x69746e65u && vendor.ecx == 0x444d4163u;
+  return f;
+}
+
+const X86Features& x86() {
+  static const X86Features features = ask_cpu();
+  return features;
+}
+
+// Whether the system lets this process use the tile registers, which must be asked for.
+bool tiles_granted() {
 #if defined(__linux__) && defined(__x86_64__)
   static const bool granted = [] {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
-    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & kBf16) == 0 || (edx & kTile) == 0) return false;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();
@@ -88,30 +155,24 @@ double container_quota() {
 #endif
 }
 
+#endif  // HEADWAY_X86
+
 }  // namespace
 
 bool cpu_runs(std::string_view isa) {
   if (isa == "scalar") return true;
-#if defined(__x86_64__) || defined(__i386__)
-  // The compiler's run-time library also asks the operating system whether it saves the wide registers.
-  __builtin_cpu_init();
-  const bool avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (isa == "avx2") return avx2;
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (isa == "avx512") return avx512;
-  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
-  if (isa == "avx512bf16") return bf16;
-  if (isa == "amx") return bf16 && has_tiles();
+#if defined(HEADWAY_X86)
+  if (isa == "avx2") return x86().avx2;
+  if (isa == "avx512") return x86().avx512;
+  if (isa == "avx512bf16") return x86().bf16;
+  if (isa == "amx") return x86().tiles && tiles_granted();
 #endif
   return false;
 }
 
 bool cpu_gains_from([[maybe_unused]] std::string_view isa) {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_cpu_init();
-  if (isa == "avx512bf16") return __builtin_cpu_is("amd") != 0;
+#if defined(HEADWAY_X86)
+  if (isa == "avx512bf16") return x86().amd;
 #endif
   return true;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -30,7 +31,7 @@ namespace {
 std::atomic<int> chosen_threads{0};  // 0: not asked yet
 
 // Set in a forked child: the OpenMP runtime's threads did not come along, and waiting for them would never end.
-std::atomic<bool> forked{false};
+[[maybe_unused]] std::atomic<bool> forked{false};
 
 [[maybe_unused]] const bool fork_handler_installed = [] {
 #if defined(__unix__) || defined(__APPLE__)
@@ -101,9 +102,10 @@ int threads_from(const char* name) {
   return static_cast<int>(std::min<long>(count, kMaxThreads));
 }
 
+#if defined(_OPENMP)
 // Up to `wanted` threads that can be started beside each other, the calling one included. The OpenMP runtime ends the
 // process when it cannot start a thread, so it is asked for a number only once this has gone well in this thread.
-[[maybe_unused]] int startable_threads(int wanted) {
+int startable_threads(int wanted) {
   thread_local int proven = 1;
   if (wanted <= proven) return wanted;
   std::vector<std::thread> trial;
@@ -124,6 +126,7 @@ int threads_from(const char* name) {
   proven = std::max(proven, started);
   return started;
 }
+#endif
 
 const char* const kVariables[] = {"HEADWAY_NUM_THREADS", "OMP_NUM_THREADS"};
 std::atomic<const char*> source{nullptr};
@@ -204,12 +207,10 @@ void run_tasks(std::int64_t num_tasks, int threads, const std::function<bool()>&
   if (threads <= 1 || num_tasks <= 1) {
     work(0);
   } else if (openmp) {
-#pragma omp parallel num_threads(threads)
-    {
 #if defined(_OPENMP)
-      work(omp_get_thread_num());
+#pragma omp parallel num_threads(threads)
+    work(omp_get_thread_num());
 #endif
-    }
   } else {
     std::vector<std::thread> helpers;
     helpers.reserve(static_cast<std::size_t>(threads));
