@@ -7,7 +7,7 @@ if command -v ccache >/dev/null; then
 fi
 
 # The time stamp of everything that is packed: the last commit's.
-SOURCE_DATE_EPOCH=$(git -C "$ROOT" log -1 --format=%ct)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$ROOT" log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
 
 # The last commit in a folder of its own, so that the checkout stays clean.
