@@ -1,7 +1,8 @@
 # Sourced by every stage: ROOT is the checkout, WORK a temporary folder, OUT takes result files.
 set -euo pipefail
 
-# The sources are compiled once for all stages; warnings are kept with the objects and shown again.
+# Warnings are errors. The sources are compiled once for all stages, each of which builds two folders below them.
+export SKBUILD_CMAKE_DEFINE="HEADWAY_WERROR=ON"
 if command -v ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_DIR=$WORK/ccache CCACHE_BASEDIR=${TMPDIR:-/tmp}
 fi
@@ -45,16 +46,16 @@ tools_venv() {
     touch "$WORK/tools.ready"
 }
 
-# The wheel of an unpacked sdist, built in its folder build/, into a folder: wheel_of SOURCES FOLDER [OPTION...].
+# The wheel of an unpacked sdist, built with the C++ tests in its folder build/shared, into a folder:
+# wheel_of SOURCES FOLDER.
 wheel_of() {
-    local sources=$1 folder=$2
-    shift 2
-    PATH=$WORK/tools/bin:$PATH "$WORK/tools/bin/pip" wheel --no-deps --no-build-isolation --no-cache-dir \
-        --wheel-dir "$folder" -C build-dir="$sources/build" "$@" "$sources"
+    PATH=$WORK/tools/bin:$PATH SKBUILD_CMAKE_DEFINE="HEADWAY_WERROR=ON;HEADWAY_BUILD_TESTS=ON" \
+        "$WORK/tools/bin/pip" wheel --no-deps --no-build-isolation --no-cache-dir --wheel-dir "$2" \
+        -C build-dir="$1/build/shared" "$1"
 }
 
 # The one build that most stages share. The sdist of the last commit goes to $WORK/dist and is unpacked in
-# $WORK/sources; from there, warnings being errors, come the C++ tests and the wheel in $WORK/dist.
+# $WORK/sources; from there come the C++ tests and the wheel in $WORK/dist.
 package_build() {
     [ -e "$WORK/package.ready" ] && return
     rm -rf "$WORK/package" "$WORK/dist" "$WORK/sources"
@@ -63,8 +64,7 @@ package_build() {
     "$WORK/tools/bin/python" -m build --sdist --no-isolation --outdir "$WORK/dist" "$WORK/package"
     mkdir "$WORK/sources"
     tar -xf "$WORK"/dist/*.tar.gz -C "$WORK/sources" --strip-components 1
-    wheel_of "$WORK/sources" "$WORK/dist" -C cmake.define.HEADWAY_BUILD_TESTS=ON \
-        -C cmake.define.HEADWAY_WERROR=ON
+    wheel_of "$WORK/sources" "$WORK/dist"
     touch "$WORK/package.ready"
 }
 

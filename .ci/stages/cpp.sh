@@ -2,4 +2,4 @@
 source "$ROOT/.ci/common.sh"
 
 package_build
-ctest --test-dir "$WORK/sources/build" --output-on-failure --no-tests=error
+ctest --test-dir "$WORK/sources/build/shared" --output-on-failure --no-tests=error

@@ -6,13 +6,13 @@ cd "$WORK/sources"
 export PATH=$WORK/tools/bin:$PATH
 rm -rf "$WORK/serial"
 # As on a machine whose compiler has no OpenMP: it is looked for and not found.
-cmake build -DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=ON | tee "$WORK/configured.txt"
+cmake build/shared -DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=ON | tee "$WORK/configured.txt"
 grep -F 'No OpenMP found: the threads are std::thread' "$WORK/configured.txt"
-cmake --build build --parallel 2
-cmake --install build --prefix "$WORK/serial"
+cmake --build build/shared --parallel 2
+cmake --install build/shared --prefix "$WORK/serial"
 # As it was, for the stages after this one.
-cmake build -DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=OFF
-cmake --build build --parallel 2
+cmake build/shared -DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=OFF
+cmake --build build/shared --parallel 2
 cp -r python/headway "$WORK/serial"
 "$WORK/tools/bin/python" -m compileall -q "$WORK/serial"  # as pip does
 export PYTHONPATH=$WORK/serial
