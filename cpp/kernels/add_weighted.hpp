@@ -42,13 +42,13 @@ void add_clean(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges
   for (int i = 0; i < kRows; ++i) {
     typename S::Real* context = args.state->context + (d + i) * kLanes;
     for (int lane = 0; lane < kLanes; lane += S::kLanes) {
-      auto sum = args.state->started ? S::load(context + lane) : S::zero();
+      auto sum = S::zero();
       const std::int64_t end = edges.ends[kVecs - 1] < block.count ? edges.ends[kVecs - 1] : block.count;
       for (std::int64_t key = edges.begins[0]; key < end; ++key) {
         const auto value = S::set1(block.clean[key * block.clean_stride + d + i]);
         sum = S::fma(value, S::load(args.weights + key * kLanes + lane), sum);
       }
-      S::store(context + lane, sum);
+      S::store(context + lane, args.state->started ? S::add(S::load(context + lane), sum) : sum);
     }
   }
 }
@@ -66,22 +66,13 @@ template <class S, int kVecs, int kRows>
 #pragma GCC unroll 32
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 32
-      for (int j = 0; j < kVecs; ++j) {
-        acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
-      }
+      for (int j = 0; j < kVecs; ++j) acc[i][j] = S::zero();
     }
     for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) __attribute__((always_inline)) {
       to = to < block.count ? to : block.count;
       multiply_tile<S, kRows, kVecs, decltype(first)::value, decltype(end)::value>(
           acc, values + from * stride + d, 1, stride, args.weights + from * kLanes, kLanes, to - from);
     });
-  };
-  const auto store = [&] {
-#pragma GCC unroll 32
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-      for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
-    }
   };
   sum_up(block.values, block.value_stride);
   if (hides_some) {
@@ -96,7 +87,7 @@ template <class S, int kVecs, int kRows>
       if (block.clean != block.values) return add_clean<S, kVecs, kRows>(args, edges, block, d);
     }
   }
-  store();
+  store_sums<S, kRows, kVecs>(acc, context, args.state->started);
 }
 
 // Tiles of kRows context rows, then the remainder in ever fewer rows.

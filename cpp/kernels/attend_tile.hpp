@@ -109,14 +109,13 @@ template <class S, int kWide, int kLanes, bool kShaped = false>
   for (int j = 0; j < kWide; ++j) {
     const Vec reference = S::load(args.state->reference + lane + j * S::kLanes);
     Real* sums = args.state->sum + lane + j * S::kLanes;
-    Vec sum = S::load(sums);
+    Vec weight[kKeysPerGroup];
 #pragma GCC unroll 32
     for (int i = 0; i < kKeysPerGroup; ++i) {
-      const Vec weight = exp2<S>(S::mul(S::sub(x[i][j], reference), scale2), kLeast);
-      sum = S::add(sum, weight);
-      S::store(weights + i * kLanes + j * S::kLanes, weight);
+      weight[i] = exp2<S>(S::mul(S::sub(x[i][j], reference), scale2), kLeast);
+      S::store(weights + i * kLanes + j * S::kLanes, weight[i]);
     }
-    S::store(sums, sum);
+    S::store(sums, S::add(S::load(sums), S::add(S::add(weight[0], weight[1]), S::add(weight[2], weight[3]))));
   }
 }
 
@@ -223,9 +222,7 @@ template <class S, int kVecs, int kRows, bool kFetch>
 #pragma GCC unroll 32
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 32
-    for (int j = 0; j < kVecs; ++j) {
-      acc[i][j] = args.state->started ? S::load(context + i * kLanes + j * S::kLanes) : S::zero();
-    }
+    for (int j = 0; j < kVecs; ++j) acc[i][j] = S::zero();
   }
   const auto multiply = [&](const auto& fetch) {
     multiply_tile<S, kRows, kVecs>(acc, values, 1, args.block->value_stride, args.weights, kLanes, full, fetch);
@@ -239,11 +236,7 @@ template <class S, int kVecs, int kRows, bool kFetch>
     multiply(NoFetch{});
   }
   if (full < count) add_edge_keys<S, kVecs, 0, kRows>(acc, args, values, full, count);
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-    for (int j = 0; j < kVecs; ++j) S::store(context + i * kLanes + j * S::kLanes, acc[i][j]);
-  }
+  store_sums<S, kRows, kVecs>(acc, context, args.state->started);
 }
 
 }  // namespace

@@ -114,16 +114,9 @@ template <class S, class Element, int kRows, int kVecs>
   typename S::Real* context = args.state->context + d * S::kLanes;
   Vec acc[kRows][kVecs];
 #pragma GCC unroll 8
-  for (int c = 0; c < kVecs; ++c) {
-    Vec r[S::kLanes];
-#pragma GCC unroll 16
-    for (int i = 0; i < S::kLanes; ++i) {
-      const bool used = args.state->started && c * S::kLanes + i < n;
-      r[i] = used ? S::load(context + (c * S::kLanes + i) * S::kLanes) : S::zero();
-    }
-    transpose<S>(r);
+  for (int g = 0; g < kRows; ++g) {
 #pragma GCC unroll 8
-    for (int g = 0; g < kRows; ++g) acc[g][c] = r[g];
+    for (int c = 0; c < kVecs; ++c) acc[g][c] = S::zero();
   }
   const auto add = [&](std::int64_t key, auto edge) __attribute__((always_inline)) {
     Vec values[kVecs];
@@ -165,7 +158,9 @@ template <class S, class Element, int kRows, int kVecs>
     transpose<S>(r);
 #pragma GCC unroll 16
     for (int i = 0; i < S::kLanes; ++i) {
-      if (c * S::kLanes + i < n) S::store(context + (c * S::kLanes + i) * S::kLanes, r[i]);
+      if (c * S::kLanes + i >= n) break;
+      auto* p = context + (c * S::kLanes + i) * S::kLanes;
+      S::store(p, args.state->started ? S::add(S::load(p), r[i]) : r[i]);
     }
   }
   return true;

@@ -47,6 +47,30 @@ template <class S, int kRows, int kVecs, int kFirst = 0, int kEnd = kVecs, class
   for (; n < depth; ++n) step(n);
 }
 
+// sums (kRows, kVecs vectors) += what a block of keys came to by itself; or <- that, where nothing came before. So no chain
+// of multiply-adds is longer than a block, for its rounding errors grow with its length.
+template <class S, int kRows, int kVecs>
+[[gnu::always_inline]] inline void store_sums(const typename S::Vec (&acc)[kRows][kVecs], typename S::Real* sums,
+                                              bool started) {
+  constexpr int kLanes = kVecs * S::kLanes;
+  if (started) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+      for (int j = 0; j < kVecs; ++j) {
+        auto* p = sums + i * kLanes + j * S::kLanes;
+        S::store(p, S::add(S::load(p), acc[i][j]));
+      }
+    }
+  } else {
+#pragma GCC unroll 32
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 32
+      for (int j = 0; j < kVecs; ++j) S::store(sums + i * kLanes + j * S::kLanes, acc[i][j]);
+    }
+  }
+}
+
 // For widen_rows: the numbers as they are.
 struct Unscaled {
   template <class Vec>
