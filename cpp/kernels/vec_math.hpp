@@ -7,13 +7,13 @@ namespace {
 // 2^f = 1 + f * (c0 + f * (c1 + ...)) on 0 <= f < 1: minimax in the relative error, exactly 1 at f = 0.
 template <class Real> struct Exp2Coefficients;
 
-template <> struct Exp2Coefficients<float> {  // relative error of the polynomial 8.3e-8 (0.7 ulp)
+template <> struct Exp2Coefficients<float> {  // relative error of the polynomial 8.3e-8; of the result at most 3.5 ulp
   static constexpr float kSeries[] = {0.69315131180752296f, 0.24016445013606755f, 0.055799913145968067f,
                                       0.0090170302844367490f, 0.0018671300819070082f};
   static constexpr float kSmallest = -126.0f;
 };
 
-template <> struct Exp2Coefficients<double> {  // 3.3e-18
+template <> struct Exp2Coefficients<double> {  // 3.3e-18; at most 2 ulp. Held by cpp/tests/function_errors.cpp
   static constexpr double kSeries[] = {0.69314718055994592839,    0.24022650695906330315,    0.055504108665602238723,
                                        0.0096181290995508956128,  0.0013333558629562675936,  0.00015403512309733948746,
                                        1.525317505379524616e-5,   1.3208367308220049348e-6,  1.025321230405209001e-7,
@@ -37,13 +37,13 @@ inline typename S::Vec exp2(typename S::Vec x, typename S::Real least = C::kSmal
 // (2^f - 1) / f = c0 + f * (c1 + ...) on 0 <= f < 1: minimax in the relative error.
 template <class Real> struct Exp2Minus1Coefficients;
 
-template <> struct Exp2Minus1Coefficients<float> {  // relative error of the polynomial 1.2e-8
+template <> struct Exp2Minus1Coefficients<float> {  // relative error of the polynomial 1.2e-8; of tanh at most 4 ulp
   static constexpr float kSeries[] = {0.69314717213857469021f,  0.24022713809999427491f,   0.055496565681393847957f,
                                       0.0096506492320741227513f, 0.001271007718687015254f, 0.00020745497980641910234f};
   static constexpr float kTanhIsOne = 10.0f;
 };
 
-template <> struct Exp2Minus1Coefficients<double> {  // 2.0e-17
+template <> struct Exp2Minus1Coefficients<double> {  // 2.0e-17; at most 4.5 ulp
   static constexpr double kSeries[] = {0.69314718055994532349,    0.24022650695909721305,   0.055504108664964485215,
                                        0.0096181291053618750857,  0.0013333558330114389624, 0.00015403521740492428416,
                                        1.525298694425719285e-5,   1.3210752954827368999e-6, 1.0234573337420619848e-7,
