@@ -8,6 +8,7 @@ In a page, ``<!-- results: WHAT -->`` stands for a part of that file:
     rates SECTION       shape, time, rate and the best rival of a section with rivals
     picture SECTION     rates of headway and of the best rival, drawn
     kept SECTION        a code block of the section as it stands
+    accuracy DTYPE      the table of this dtype in bench/ACCURACY.md
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent.parent / "bench" / "RESULTS.md"
+ACCURACY = RESULTS.with_name("ACCURACY.md")
 MARK = re.compile(r"<!-- results: (\w+) ?(.*?) -->")
 
 Row = dict[str, str]
 
 
-def section(title: str) -> list[str]:
-    """The lines below a heading, up to the next one."""
-    lines = RESULTS.read_text(encoding="utf-8").splitlines()
+def section(title: str, file: Path | None = None) -> list[str]:
+    """The lines below a heading, up to the next one; of RESULTS.md where no file is named."""
+    file = file or RESULTS
+    lines = file.read_text(encoding="utf-8").splitlines()
     starts = [n for n, line in enumerate(lines) if line.lstrip("#").strip() == title]
     if len(starts) != 1 or not lines[starts[0]].startswith("##"):
-        raise ValueError(f"{RESULTS.name}: expected one section {title!r}, found {len(starts)}")
+        raise ValueError(f"{file.name}: expected one section {title!r}, found {len(starts)}")
     body = lines[starts[0] + 1 :]
     ends = [n for n, line in enumerate(body) if re.match(r"#+ ", line)]
     return body[: ends[0]] if ends else body
@@ -38,9 +41,9 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def lines_of_table(title: str) -> tuple[list[str], list[list[str]]]:
+def lines_of_table(title: str, file: Path | None = None) -> tuple[list[str], list[list[str]]]:
     """(names of the columns, rows) of the first table of a section."""
-    lines = [line for line in section(title) if line.startswith("|")]
+    lines = [line for line in section(title, file) if line.startswith("|")]
     if len(lines) < 3:
         raise ValueError(f"{RESULTS.name}: expected a table in section {title!r}")
     return cells(lines[0]), [cells(line) for line in lines[2:]]
@@ -62,6 +65,10 @@ def markdown(head: list[str], body: list[list[str]]) -> str:
 
 def table(title: str) -> str:
     return markdown(*lines_of_table(title))
+
+
+def accuracy(dtype: str) -> str:
+    return markdown(*lines_of_table(dtype, ACCURACY))
 
 
 def best_rival(row: Row) -> tuple[str, str]:
@@ -157,6 +164,7 @@ PARTS = {
     "rates": rates,
     "picture": picture,
     "kept": kept,
+    "accuracy": accuracy,
 }
 
 
