@@ -199,8 +199,9 @@ def attention(
     float64 input). With a soft cap, ALiBi or a mask of numbers those below about ``2**-64``
     (``2**-960``) may.
 
-    The bits of a row do not depend on the number of threads, on the batch, or on strides; with
-    dropout they do depend on the place of its entry in the batch. Dropout draws by Philox4x32-10
+    The bits of a row do not depend on the number of threads, on the batch, on strides, or on how
+    the queries are cut into calls, down to one query each; with dropout they do depend on the
+    place of its entry in the batch. Dropout draws by Philox4x32-10
     with `seed` as the key and (j // 4, p, head, b) as the counter: Salmon et al., "Parallel Random
     Numbers: As Easy as 1, 2, 3" (SC 2011).
 
