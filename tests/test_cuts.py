@@ -26,7 +26,7 @@ NAMES = {"scale": ("scale",)} | COMPANY | DROPOUT
 
 #: (H, Hkv), (Tq, Tk), D, Dv: prefills and chunks over more than one span of 1,024 keys.
 SIZES = [
-    ((2, 2), (1060, 1060), 16, 16),
+    ((2, 1), (300, 1100), 16, 16),
     ((4, 1), (40, 1100), 64, 64),
     ((3, 3), (70, 2100), 33, 20),
     ((16, 2), (12, 1300), 40, 24),

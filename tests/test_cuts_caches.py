@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cache_kinds import KINDS, QUANTISED, STORED, Sequences, fed, full_call, source_of
+from cache_kinds import KINDS, QUANTISED, STORED, Sequences, full_call, source_of
 from helpers import DTYPES, assert_same_bits, make
 from module_helpers import CLASSES, Module, build
-from option_table import EACH_ISA, Options, Problem, part_of
+from option_table import EACH_ISA, Problem, part_of
 
 import headway
 from headway import KVCache
@@ -31,12 +31,17 @@ SIZES = [((2, 2), 32, 32), ((4, 1), 64, 64), ((6, 2), 17, 20), ((8, 1), 40, 24),
 pytestmark = pytest.mark.usefixtures("any_threads")
 
 
-def pieces_of(g: np.random.Generator, tokens: int) -> list[int]:
-    """Return sizes: a piece up to the last keys of the first span, then short ones."""
-    pieces = [int(g.integers(1005, 1023))]
-    while (left := tokens - sum(pieces)) > 0:
-        pieces.append(min(left, int(g.choice([1, 1, 1, 2, 3, 7, 20]))))
-    return pieces
+#: Keys that are there before the first query is compared, and such queries.
+PAST, QUERIES = 1000, 60
+
+
+def pieces_of(g: np.random.Generator) -> list[slice]:
+    """Return pieces of the queries, most often single ones."""
+    pieces = [slice(0, 0)]
+    while (start := pieces[-1].stop) < QUERIES:
+        size = int(g.choice([1, 1, 1, 2, 3, 7, 20]))
+        pieces.append(slice(start, min(start + size, QUERIES)))
+    return pieces[1:]
 
 
 @EACH_ISA
@@ -45,24 +50,24 @@ def pieces_of(g: np.random.Generator, tokens: int) -> list[int]:
 def test_caches(dtype: str, kind: str, isa: str) -> None:
     """Keys and values appended and attended piece by piece; options and sizes take turns."""
     number = 5 * STORED.index(dtype) + KINDS.index(kind) + headway.available_isas().index(isa)
-    g, tokens = np.random.default_rng(number), 1060
+    g, tokens = np.random.default_rng(number), PAST + QUERIES
     heads, width, v_width = SIZES[number % len(SIZES)]
-    problem = Problem(source_of(dtype), 2, heads, (tokens, tokens), width, v_width)
+    problem = Problem(source_of(dtype), 2, heads, (QUERIES, tokens), width, v_width)
     options = problem.options(list(NAMES.values())[number % len(NAMES)])
     q, k, v = problem.arrays()
     headway.set_num_threads(1)
-    whole = full_call(q, k, v, dtype, **options)
-    sequences = Sequences(kind, tokens, (2, heads[1], width, v_width), dtype)
-
-    def part(rows: slice) -> Options:
+    expected, expected_lse = full_call(q, k, v, dtype, **options)
+    sequences = Sequences(kind, tokens, (2, heads[1], width, v_width), dtype, used=False)
+    sequences.append(k[:, :, :PAST], v[:, :, :PAST])
+    for rows in pieces_of(g):
+        new = slice(PAST + rows.start, PAST + rows.stop)
+        sequences.append(k[:, :, new], v[:, :, new])
         headway.set_num_threads(int(g.integers(1, 4)))
-        return part_of(options, rows, slice(0, rows.stop), "end")
-
-    pieces = pieces_of(g, tokens)
-    for found, expected, what in zip(
-        fed(sequences, q, k, v, pieces, part), whole, ("out", "lse"), strict=True
-    ):
-        assert_same_bits(found, expected, f"{what}, {options.keys()}, pieces {pieces}")
+        part = part_of(options, rows, slice(0, new.stop), "end")
+        out, lse = sequences.attend(q[:, :, rows], **part)
+        what = f"queries {rows.start} to {rows.stop}, {list(options)}"
+        assert_same_bits(out, expected[:, :, rows], what)
+        assert_same_bits(lse, expected_lse[:, :, rows], f"lse, {what}")
 
 
 @EACH_ISA
@@ -71,15 +76,16 @@ def test_caches(dtype: str, kind: str, isa: str) -> None:
 def test_modules(cls: type[Module], dtype: str, isa: str) -> None:
     """Projections, cache and attention: pieces of x give the rows of one call, also of 8 bits."""
     module, g = build(cls, dtype), np.random.default_rng(DTYPES.index(dtype))
-    x = make(5, (2, 1040, 6), dtype)
+    tokens = PAST + QUERIES
+    x = make(5, (2, tokens, 6), dtype)
     headway.set_num_threads(1)
     for kind in (dtype, *(QUANTISED if dtype != "float64" else ())):
-        caches = [KVCache(2, module.num_kv_heads, 1040, module.head_dim, dtype=kind) for _ in "ab"]
-        expected = module(x) if kind == dtype else module(x, cache=caches[0])
-        start = 0
-        for size in pieces_of(g, 1040):
+        sizes = 2, module.num_kv_heads, tokens, module.head_dim
+        whole, pieces = (KVCache(*sizes, dtype=kind) for _ in "ab")
+        expected = module(x) if kind == dtype else module(x, cache=whole)
+        module(x[:, :PAST], cache=pieces)
+        for rows in pieces_of(g):
             headway.set_num_threads(int(g.integers(1, 4)))
-            piece = slice(start, start + size)
-            found = module(x[:, piece], cache=caches[1])
-            assert_same_bits(found, expected[:, piece], f"{kind}, tokens {start} to {start + size}")
-            start += size
+            new = slice(PAST + rows.start, PAST + rows.stop)
+            found = module(x[:, new], cache=pieces)
+            assert_same_bits(found, expected[:, new], f"{kind}, tokens {new.start} to {new.stop}")
