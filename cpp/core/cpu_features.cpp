@@ -161,6 +161,9 @@ bool tiles_granted() {
 
 bool cpu_runs(std::string_view isa) {
   if (isa == "scalar") return true;
+#if defined(__aarch64__) || defined(_M_ARM64)
+  if (isa == "neon") return true;  // part of every 64-bit ARM CPU, as the compiler's own code assumes
+#endif
 #if defined(HEADWAY_X86)
   if (isa == "avx2") return x86().avx2;
   if (isa == "avx512") return x86().avx512;

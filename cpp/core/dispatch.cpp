@@ -24,6 +24,9 @@ constexpr const KernelTable* kTables[] = {
 #if defined(HEADWAY_WITH_AVX2)
     &kAvx2Table,
 #endif
+#if defined(HEADWAY_WITH_NEON)
+    &kNeonTable,
+#endif
     &kScalarTable,
 };
 

@@ -195,6 +195,7 @@ struct KernelTable {
 inline constexpr std::int64_t kKeysPerSpan = 1024;
 
 extern const KernelTable kScalarTable;
+extern const KernelTable kNeonTable;
 extern const KernelTable kAvx2Table;
 extern const KernelTable kAvx512Table;
 extern const KernelTable kAvx512Bf16Table;

@@ -1,0 +1,16 @@
+# Cross-compiling for 64-bit ARM on Debian, with its packages g++-aarch64-linux-gnu and, to run the tests, qemu-user.
+# With -DCMAKE_CXX_COMPILER=clang++ Clang compiles, with the headers and libraries of the same packages.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+if(NOT CMAKE_CXX_COMPILER)
+  set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+endif()
+set(CMAKE_CXX_COMPILER_TARGET aarch64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+find_program(HEADWAY_EMULATOR qemu-aarch64)
+if(HEADWAY_EMULATOR)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${HEADWAY_EMULATOR} -L /usr/aarch64-linux-gnu)
+endif()
