@@ -9,6 +9,11 @@ execute_process(COMMAND ${NM} --format=posix ${OBJECTS} OUTPUT_VARIABLE listing 
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "nm failed on ${OBJECTS}")
 endif()
+# An object for link-time optimisation has no code yet: the linker would make it, with flags that are not the ISA's.
+execute_process(COMMAND ${OBJDUMP} -h ${OBJECTS} OUTPUT_VARIABLE sections RESULT_VARIABLE status)
+if(NOT status EQUAL 0 OR sections MATCHES "[.](gnu|llvm)[.]lto" OR NOT sections MATCHES "text")
+  message(FATAL_ERROR "${ISA}: not machine code alone: compiled for link-time optimisation")
+endif()
 
 set(tables 0)
 string(REPLACE "\n" ";" lines "${listing}")
@@ -34,4 +39,4 @@ endforeach()
 if(NOT tables EQUAL 1)
   message(FATAL_ERROR "${ISA}: expected one exported table, found ${tables}")
 endif()
-message(STATUS "${ISA}: one exported table, nothing weak, nothing from outside")
+message(STATUS "${ISA}: machine code, one exported table, nothing weak, nothing from outside")

@@ -217,7 +217,7 @@ void run_caches(ElementKind kind, bool at_end, Tally& tally) {
   std::vector<ElementKind> key_kinds{kind};
   if (kind == ElementKind::kFloat32) key_kinds = {kind, ElementKind::kInt8, ElementKind::kFloat8};
   for (const auto key_kind : key_kinds) {
-    const auto check = [&](const Case& c) { tally.count(run(c, kind, key_kind, at_end)); };
+    const auto check = [&](const Case& c) { tally.count([&] { return run(c, kind, key_kind, at_end); }); };
     struct Size { std::int64_t queries, keys; };
     for (const std::int64_t page_size : {1, 7, 16, 128, 200}) {
       for (const auto& [queries, keys] : {Size{1, 1}, {1, 40}, {1, 131}, {2, 300}, {1, 1040}, {9, 67}, {70, 140}}) {

@@ -179,7 +179,7 @@ void run_options(ElementKind kind, bool at_end, Tally& tally) {
                                 MaskAxes::kTransposed, MaskAxes::kReversed};
   constexpr MaskKind kKinds[] = {MaskKind::kBool, MaskKind::kFloat32, MaskKind::kFloat64, MaskKind::kFloat16,
                                  MaskKind::kBFloat16};
-  const auto check = [&](Case c) { tally.count(run(c, kind, at_end)); };
+  const auto check = [&](Case c) { tally.count([&] { return run(c, kind, at_end); }); };
   for (const auto& [queries, keys] : kSizes) {
     Case plain;
     plain.queries = queries;

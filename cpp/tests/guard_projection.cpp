@@ -89,32 +89,34 @@ void run_projections(ElementKind kind, bool at_end, Tally& tally) {
   for (const bool wide_out : {false, true}) {
     // Every width with a few rows and depths, every number of rows with a few sizes, then what crosses blocks.
     for (std::int64_t width = 1; width <= 68; ++width) {
-      for (const std::int64_t rows : {1, 3, 9}) tally.count(run(rows, 69 - width, width, 0, kind, wide_out, at_end));
+      for (const std::int64_t rows : {1, 3, 9}) {
+        tally.count([&] { return run(rows, 69 - width, width, 0, kind, wide_out, at_end); });
+      }
     }
     for (std::int64_t rows = 1; rows <= 14; ++rows) {
-      tally.count(run(rows, 5, 130, 3, kind, wide_out, at_end));
-      tally.count(run(rows, 17, 7, 1, kind, wide_out, at_end));
+      tally.count([&] { return run(rows, 5, 130, 3, kind, wide_out, at_end); });
+      tally.count([&] { return run(rows, 17, 7, 1, kind, wide_out, at_end); });
     }
     for (const std::int64_t d_out : {95, 127, 191, 257, 321, 600}) {
-      tally.count(run(1, 11, d_out, 0, kind, wide_out, at_end));
-      tally.count(run(97, 3, d_out, 1, kind, wide_out, at_end));
+      tally.count([&] { return run(1, 11, d_out, 0, kind, wide_out, at_end); });
+      tally.count([&] { return run(97, 3, d_out, 1, kind, wide_out, at_end); });
     }
-    tally.count(run(100, 800, 33, 0, kind, wide_out, at_end));
-    tally.count(run(8, 1601, 20, 2, kind, wide_out, at_end));
+    tally.count([&] { return run(100, 800, 33, 0, kind, wide_out, at_end); });
+    tally.count([&] { return run(8, 1601, 20, 2, kind, wide_out, at_end); });
   }
   for (std::int64_t width = 1; width <= 68; width += width < 20 ? 1 : 3) {
     for (const std::int64_t d_in : {69 - width, std::int64_t{257}, std::int64_t{600}}) {
-      tally.count(run(3, d_in, width, 0, kind, false, at_end, true));
+      tally.count([&] { return run(3, d_in, width, 0, kind, false, at_end, true); });
     }
     for (const std::int64_t tokens : {1, 2, 31, 65}) {
-      tally.count(run_gradient(tokens, 69 - width, width, 0, kind, at_end));
-      tally.count(run_gradient(tokens, width, 69 - width, 3, kind, at_end));
+      tally.count([&] { return run_gradient(tokens, 69 - width, width, 0, kind, at_end); });
+      tally.count([&] { return run_gradient(tokens, width, 69 - width, 3, kind, at_end); });
     }
   }
-  tally.count(run(3, 300, 700, 0, kind, false, at_end, true));
-  tally.count(run_gradient(2 * kTokensPerSpan + 5, 17, 40, 0, kind, at_end));
-  tally.count(run_gradient(kTokensPerSpan + 1, 3, 130, 1, kind, at_end));
-  tally.count(run_gradient(kTokensPerSpan, 130, 5, 0, kind, at_end));
+  tally.count([&] { return run(3, 300, 700, 0, kind, false, at_end, true); });
+  tally.count([&] { return run_gradient(2 * kTokensPerSpan + 5, 17, 40, 0, kind, at_end); });
+  tally.count([&] { return run_gradient(kTokensPerSpan + 1, 3, 130, 1, kind, at_end); });
+  tally.count([&] { return run_gradient(kTokensPerSpan, 130, 5, 0, kind, at_end); });
 }
 
 }  // namespace headway

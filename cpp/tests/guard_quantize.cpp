@@ -93,9 +93,9 @@ void run_quantize(ElementKind kind, bool at_end, Tally& tally) {
   if (kind == ElementKind::kFloat64) return;
   for (const bool scaled : {true, false}) {
     for (std::int64_t width = 1; width <= 70; ++width) {
-      for (const std::int64_t gap : {0, 3}) tally.count(run(width, gap, kind, scaled, at_end));
+      for (const std::int64_t gap : {0, 3}) tally.count([&] { return run(width, gap, kind, scaled, at_end); });
     }
-    tally.count(run(9000, 0, kind, scaled, at_end));  // each task a few rows
+    tally.count([&] { return run(9000, 0, kind, scaled, at_end); });  // each task a few rows
   }
 }
 

@@ -81,13 +81,13 @@ void run_rotations(ElementKind kind, bool at_end, Tally& tally) {
   for (const bool interleaved : {false, true}) {
     for (std::int64_t width = 2; width <= 70; ++width) {
       const std::int64_t all = width / 2, some = std::max<std::int64_t>(1, width / 3);
-      tally.count(run({2, 3, width, all, 0, interleaved, false, false}, kind, at_end));
-      tally.count(run({2, 3, width, some, 1, interleaved, false, true}, kind, at_end));
-      tally.count(run({3, 1, width, all, 0, interleaved, true, false}, kind, at_end));
-      tally.count(run({1, 2, width, some, 3, interleaved, true, false}, kind, at_end));
+      tally.count([&] { return run({2, 3, width, all, 0, interleaved, false, false}, kind, at_end); });
+      tally.count([&] { return run({2, 3, width, some, 1, interleaved, false, true}, kind, at_end); });
+      tally.count([&] { return run({3, 1, width, all, 0, interleaved, true, false}, kind, at_end); });
+      tally.count([&] { return run({1, 2, width, some, 3, interleaved, true, false}, kind, at_end); });
     }
-    tally.count(run({2, 200, 66, 33, 0, interleaved, false, false}, kind, at_end));
-    tally.count(run({1, 3, 9000, 4400, 0, interleaved, true, false}, kind, at_end));
+    tally.count([&] { return run({2, 200, 66, 33, 0, interleaved, false, false}, kind, at_end); });
+    tally.count([&] { return run({1, 3, 9000, 4400, 0, interleaved, true, false}, kind, at_end); });
   }
 }
 
