@@ -2,11 +2,18 @@
 # of the package's run on its build.
 source "$ROOT/.ci/common.sh"
 
-test_clone
+# The environment of the suite is for the long run alone: in the short one the suite is at work in it.
+if [ -z "${LONG:-}" ]; then
+    tools_venv
+    VIRTUAL_ENV=$WORK/tools
+else
+    test_clone
+    VIRTUAL_ENV=$WORK/test/.venv
+    "$VIRTUAL_ENV/bin/pip" install 'pybind11>=3'
+fi
+export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH
 fresh_clone "$WORK/clang"
 cd "$WORK/clang"
-export VIRTUAL_ENV=$WORK/test/.venv PATH=$WORK/test/.venv/bin:$PATH
-pip install 'pybind11>=3'
 pybind11_DIR=$(python -m pybind11 --cmakedir)
 export pybind11_DIR
 cmake --preset clang -DHEADWAY_WERROR=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON
