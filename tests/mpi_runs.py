@@ -58,7 +58,7 @@ def run_ranks(program: str, ranks: int, *arguments: str, timeout: float = 120.0)
     assert runner is not None
     settings = {"HEADWAY_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [runner, "-n", str(ranks), sys.executable, str(HERE / program), *arguments],
+        [runner, "-n", str(ranks), sys.executable, "-m", "mpi4py", str(HERE / program), *arguments],
         env=clean_environment(settings),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -13,9 +13,11 @@ comm = MPI.COMM_WORLD
 last = comm.size - 1
 
 
-def raised(same: dict[str, Same], rows: int = 0, failure: Exception | None = None) -> str:
+def raised(
+    same: dict[str, Same], rows: int = 0, failure: Exception | None = None, call: str = "it"
+) -> str:
     try:
-        got = agree(comm, same, rows, failure)
+        got = agree(comm, call, same, rows, failure)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return str(got)
@@ -53,4 +55,9 @@ check(
     f"ValueError: rank {last}: k: it is wrong",
 )
 check(raised(fine, 1, OSError("none")), "RuntimeError: rank 0: none")
+check(
+    raised({} if odd else fine, call="that" if odd else "this"),
+    f"ValueError: call: expected the same on every rank, got this on {others}, "
+    f"that on rank {last}; make the same call on every rank",
+)
 check(raised(fine, 1), str([1] * comm.size))

@@ -10,7 +10,7 @@ from .arrays import Array, as_array
 
 def check_cu_seqlens(queries: Any, keys: Any, total_q: int, total_k: int) -> tuple[Array, Array]:
     """(n + 1,) int64 each, for q and for k; None for the keys means those of the queries."""
-    cuts_q = _offsets("cu_seqlens_q", queries, total_q, "q")
+    cuts_q = check_offsets("cu_seqlens_q", queries, total_q, "q")
     if keys is None:
         if total_k != total_q:
             raise ValueError(
@@ -18,7 +18,7 @@ def check_cu_seqlens(queries: Any, keys: Any, total_q: int, total_k: int) -> tup
                 f"None, for those of q, up to {total_q}; pass the offsets of k"
             )
         return cuts_q, cuts_q
-    cuts_k = _offsets("cu_seqlens_k", keys, total_k, "k")
+    cuts_k = check_offsets("cu_seqlens_k", keys, total_k, "k")
     if cuts_k.size != cuts_q.size:
         raise ValueError(
             f"cu_seqlens_k: expected {cuts_q.size} offsets like cu_seqlens_q, got {cuts_k.size}; "
@@ -27,7 +27,7 @@ def check_cu_seqlens(queries: Any, keys: Any, total_q: int, total_k: int) -> tup
     return cuts_q, cuts_k
 
 
-def _offsets(name: str, offsets: Any, total: int, tokens_of: str) -> Array:
+def check_offsets(name: str, offsets: Any, total: int, tokens_of: str) -> Array:
     """(n + 1,) int64: where the sequences begin in the packed tokens, and where the last one ends.
 
     The copy is the call's own: nobody changes it while the call runs.

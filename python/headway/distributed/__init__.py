@@ -2,9 +2,27 @@
 
 Each rank holds some rows of the sequence. The functions that send messages take a communicator of
 mpi4py (``pip install 'headway[mpi]'``, which brings ``mpiexec``, too); :func:`shard`,
-:func:`unshard` and :func:`positions` work without it.
+:func:`unshard`, :func:`positions` and :func:`ring_traffic` work without it.
 """
 
+from ._collecting import gather, scatter
+from ._counting import CountingComm
+from ._plan import Traffic, ring_traffic
+from ._record import RingStep
+from ._ring import ring_attention
+from ._ring_backward import ring_attention_backward
 from ._sharding import positions, shard, unshard
 
-__all__ = ["positions", "shard", "unshard"]
+__all__ = [
+    "CountingComm",
+    "RingStep",
+    "Traffic",
+    "gather",
+    "positions",
+    "ring_attention",
+    "ring_attention_backward",
+    "ring_traffic",
+    "scatter",
+    "shard",
+    "unshard",
+]

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ._waiting import wait
+from ._waiting import ends_the_job, wait
+
+_CHECKS = 16  # digests in the message
 
 
 class Same(NamedTuple):
@@ -21,7 +23,11 @@ class Same(NamedTuple):
 
 
 def agree(
-    comm: Any, same: Mapping[str, Same], rows: int = 0, failure: Exception | None = None
+    comm: Any,
+    call: str,
+    same: Mapping[str, Same],
+    rows: int = 0,
+    failure: Exception | None = None,
 ) -> list[int]:
     """Compare a call over the ranks; every rank gets the same answer, or raises the same error.
 
@@ -29,8 +35,10 @@ def agree(
     ----------
     comm : mpi4py.MPI.Comm
         Every rank of it takes part. With one rank there is no message.
+    call : str
+        The function that is called, which has to be the same everywhere.
     same : mapping of str to Same
-        By argument name, equally many on every rank: what has to be the same everywhere.
+        What has to be the same everywhere, too, by argument name; 15 at most.
     rows : int
         A number of this rank's own: its rows.
     failure : Exception, optional
@@ -51,31 +59,33 @@ def agree(
     The allreduce adds up, for each name, the digests of the ranks and their squares: W times the
     sum of squares is the square of the sum only where all W are equal (Cauchy and Schwarz). A
     digest has two numbers of 24 bits. Names and ranks are asked for only where something differs.
-    Message: 8 bytes for each rank, 32 for each name, 16 more.
+    Message: ``8 * (65 + W)`` bytes, whatever the call.
     """
     if comm.size == 1:
         if failure is not None:
             raise failure
         return [rows]
-    numbers = np.zeros(2 + comm.size + 4 * len(same), np.int64)
+    checks = {"call": Same(Text(call), fix="make the same call on every rank"), **same}
+    numbers = np.zeros(1 + comm.size + 4 * _CHECKS, np.int64)
     numbers[0] = failure is not None
-    numbers[1] = len(same)
-    numbers[2 + comm.rank] = rows
-    digests = np.array([_digest(each.value) for each in same.values()], np.int64).reshape(-1)
-    numbers[2 + comm.size :] = np.concatenate([digests, digests**2])
+    numbers[1 + comm.rank] = rows
+    digests = np.zeros(2 * _CHECKS, np.int64)
+    digests[: 2 * len(checks)] = [n for each in checks.values() for n in _digest(each.value)]
+    numbers[1 + comm.size :] = np.concatenate([digests, digests**2])
     sums = np.empty_like(numbers)
-    wait([comm.Iallreduce(numbers, sums)])
+    with ends_the_job(comm, call):
+        wait([comm.Iallreduce(numbers, sums)])
     if sums[0]:
         _raise_first(comm, failure)
-    once, squared = (part.tolist() for part in np.split(sums[2 + comm.size :], 2))
+    once, squared = (part.tolist() for part in np.split(sums[1 + comm.size :], 2))
     differs = [comm.size * b != a * a for a, b in zip(once, squared, strict=True)]
-    for index, (name, each) in enumerate(same.items()):
+    for index, (name, each) in enumerate(checks.items()):
         if differs[2 * index] or differs[2 * index + 1]:
             shown = comm.allgather(_shown(each.value))
             raise each.error(
                 f"{name}: expected the same on every rank, got {_by_rank(shown)}; {each.fix}"
             )
-    return [int(count) for count in sums[2 : 2 + comm.size]]
+    return [int(count) for count in sums[1 : 1 + comm.size]]
 
 
 def _raise_first(comm: Any, failure: Exception | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,6 +11,29 @@ from contextlib import contextmanager
 from typing import Any
 
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks
+_SETTING = "HEADWAY_RING_TIMEOUT"
+
+
+def patience() -> float:
+    """Seconds that a rank waits for messages: no limit unless ``HEADWAY_RING_TIMEOUT`` is set.
+
+    Raises
+    ------
+    ValueError
+        If it is set to anything but a positive number.
+    """
+    text = os.environ.get(_SETTING, "")
+    if not text:
+        return math.inf
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(
+            f"{_SETTING}: expected a number of seconds above 0, got {text!r}; unset it for no limit"
+        )
+    return seconds
 
 
 def wait(requests: Sequence[Any]) -> None:
@@ -16,13 +41,24 @@ def wait(requests: Sequence[Any]) -> None:
 
     A blocking MPI call may spin, which takes the core from the kernels of a rank beside it; this
     looks at growing intervals, 1 ms at most. Looking is also what moves large messages on.
+
+    Raises
+    ------
+    TimeoutError
+        If that takes longer than `patience`.
     """
     pending = list(requests)
+    limit = patience()
+    began = time.monotonic()
     pause = _SHORTEST
     while True:
         pending = [request for request in pending if not request.Test()]
         if not pending:
             return
+        if time.monotonic() - began > limit:
+            raise TimeoutError(
+                f"no message for {limit:g} s ({_SETTING}): another rank has stopped, or is slower"
+            )
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST)
 

@@ -1,0 +1,68 @@
+"""Under mpiexec: every case and sharding against the call on one machine, with bytes counted."""
+
+from __future__ import annotations
+
+import sys
+
+from helpers import LSE_TOLERANCE, TOLERANCE, assert_close, assert_same_bits, multiplies_pairs
+from mpi4py import MPI
+from ring_cases import SHARDINGS, Case, cases
+
+import headway
+from headway.distributed import CountingComm, ring_attention, ring_traffic, shard
+
+world = MPI.COMM_WORLD
+
+
+def check(case: Case, sharding: str) -> None:
+    comm = CountingComm(world)
+    q, k, v, _ = case.arrays()
+    wanted, wanted_lse = headway.attention(q, k, v, return_lse=True, **case.single)
+    own = [shard(x, comm.rank, comm.size, sharding=sharding, axis=case.axis) for x in (q, k, v)]
+    given = [x.copy() for x in own]
+    results = []
+    for threads in (1, 2):
+        headway.set_num_threads(threads)
+        results.append(
+            ring_attention(*own, comm, sharding=sharding, return_lse=True, **case.options)
+        )
+    (got, lse), (other, other_lse) = results
+    assert_same_bits(other, got, "out with two threads")
+    assert_same_bits(other_lse, lse, "lse with two threads")
+    for x, before in zip(own, given, strict=True):
+        assert_same_bits(x, before, "an input")
+    assert got.dtype == q.dtype
+    assert got.flags.c_contiguous
+    slack = 2 if multiplies_pairs(case.dtype) else 1
+    cut = shard(wanted, comm.rank, comm.size, sharding=sharding, axis=case.axis)
+    assert_close(got, cut, slack * TOLERANCE[case.dtype], "out")
+    assert lse.dtype == wanted_lse.dtype
+    cut = shard(wanted_lse, comm.rank, comm.size, sharding=sharding, axis=-1)
+    assert_close(lse, cut, LSE_TOLERANCE[case.dtype], "lse")
+
+    traffic = ring_traffic(
+        case.tokens,
+        comm.size,
+        num_kv_heads=case.heads[1],
+        head_dim=case.widths[0],
+        v_head_dim=case.widths[1],
+        batch=case.batch,
+        dtype=q.dtype,
+        sharding=sharding,
+        **case.seen,
+    )
+    calls = len(results)
+    assert comm.sent == calls * traffic.sent[comm.rank], "bytes sent"
+    assert comm.received == calls * traffic.received[comm.rank], "bytes received"
+    agreement = 0 if comm.size == 1 else 8 * (65 + comm.size)
+    assert comm.collective == calls * agreement, "bytes of the agreement"
+
+
+for each in cases():
+    for name in SHARDINGS:
+        try:
+            check(each, name)
+        except BaseException as error:
+            print(f"rank {world.rank}: {each.name}, {name}: {error!r}", file=sys.stderr)
+            raise
+print(f"rank {world.rank}: all agree")
