@@ -17,6 +17,7 @@ from ._parts import Part, Sight
 from ._plan import Plan
 from ._record import check_record
 from ._sharding import check_rows, check_sharding
+from ._waiting import patience
 
 _SAME_CUT = "cut q, k and v alike with headway.distributed.shard"
 _CALL_ALIKE = "make the same call on every rank"
@@ -90,6 +91,7 @@ def agreed_backward(
 
 def _checked(q: Any, k: Any, v: Any, given: Given, out: Any) -> Call:
     check_sharding(given.sharding)
+    patience()
     options = None, given.window, given.softcap, given.alibi_slopes, given.sinks, None
     place = given.causal, "start", given.scale, given.layout, options
     call = check_attention(q, k, v, *place, out)
