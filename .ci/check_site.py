@@ -42,9 +42,10 @@ class Page(HTMLParser):
 
 
 def public_names(root: Path) -> list[str]:
-    """Dotted names in the ``__all__`` of the package, of reference and of interop."""
+    """Dotted names in the ``__all__`` of the package, of reference, distributed and interop."""
     package = root / "python" / "headway"
     sources = [package / "__init__.py", package / "reference.py"]
+    sources.append(package / "distributed" / "__init__.py")
     sources += [p for p in sorted((package / "interop").glob("*.py")) if p.name[0] != "_"]
     found = []
     for source in sources:

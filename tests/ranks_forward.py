@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 from helpers import LSE_TOLERANCE, TOLERANCE, assert_close, assert_same_bits, multiplies_pairs
 from mpi4py import MPI
 from ring_cases import SHARDINGS, Case, cases
 
 import headway
-from headway.distributed import CountingComm, ring_attention, ring_traffic, shard
+from headway.distributed import CountingComm, positions, ring_attention, ring_traffic, shard
 
 world = MPI.COMM_WORLD
 
@@ -58,6 +59,24 @@ def check(case: Case, sharding: str) -> None:
     assert comm.collective == calls * agreement, "bytes of the agreement"
 
 
+def check_causality(sharding: str) -> None:
+    """What a query may not see leaves its bits alone, NaN included, on whichever rank it is."""
+    q, k, v, _ = Case("", {}, tokens=32).arrays()
+    own = positions(world.rank, world.size, 32, sharding=sharding)
+    results = []
+    for hidden in (0.0, np.nan):
+        changed = [x.copy() for x in (k, v)]
+        for x in changed:
+            x[:, :, 13:] += hidden
+        cut = [shard(x, world.rank, world.size, sharding=sharding) for x in (q, *changed)]
+        results.append(ring_attention(*cut, world, sharding=sharding))
+    before = own < 13
+    assert_same_bits(results[1][:, :, before], results[0][:, :, before], "rows that see no NaN")
+    assert np.isnan(results[1][:, :, ~before]).all()
+
+
+for name in SHARDINGS:
+    check_causality(name)
 for each in cases():
     for name in SHARDINGS:
         try:

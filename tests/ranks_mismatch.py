@@ -33,8 +33,8 @@ def ring(change: dict[str, Any], width: int = 8, heads: int = 4, kv: int = 4, **
     q = shard(np.zeros((2, heads, 12, 8), np.float32), comm.rank, comm.size)
     k = shard(np.zeros((2, kv, 12, 8), np.float32), comm.rank, comm.size)
     v = shard(np.zeros((2, kv, 12, width), np.float32), comm.rank, comm.size)
-    if "dtype" in change:
-        q, k, v = (each.astype(change.pop("dtype")) for each in (q, k, v))
+    dtype = change.pop("dtype", "f4")
+    q, k, v = (each.astype(dtype) for each in (q, k, v))
     if change.pop("fewer", False):
         q, k, v = (each[:, :, 1:] for each in (q, k, v))
     return ring_attention(q, k, v, comm, **same, **change)

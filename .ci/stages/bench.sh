@@ -16,3 +16,5 @@ cd "$WORK/test"
 .venv/bin/python bench/results.py "$OUT/grid.json" --no-picture --out "$OUT/RESULTS.md"
 .venv/bin/python bench/memory.py --tokens 1024 16384 65536 | sed 's/^/FIGURE /'
 .venv/bin/python bench/import_time.py --processes 31 | sed 's/^/FIGURE /'
+.venv/bin/pip install -r "$ROOT/.ci/requirements-mpi.txt"
+.venv/bin/python bench/ring_balance.py --limit 1.05 | sed 's/^/FIGURE /'

@@ -12,8 +12,8 @@ class Joined:
 
     ``lse = log(exp(a) + exp(b))`` and ``out = exp(a - lse) * out_a + exp(b - lse) * out_b``: Dao et
     al., "FlashAttention" (2022), section 3.1. Contexts are kept in the accumulation dtype, the
-    log-sum-exps in float64. A row without keys so far has 0 and -inf, and takes the first result
-    bit for bit.
+    log-sum-exps in float64. A row without keys so far takes the first result bit for bit. All parts
+    of a row have the same rows: a segment, or those of it in one packed sequence.
     """
 
     def __init__(self, contexts: Array, num_rows: int) -> None:
@@ -32,10 +32,6 @@ class Joined:
             self.lse[:, :, rows] = lse
             return
         place = self.contexts[:, :, rows]
-        unseen = ~self._seen[rows]
-        if unseen.any():  # rows of a sequence that began elsewhere
-            place[:, :, unseen] = 0
-            self._seen[rows] = True
         old = self.lse[:, :, rows]
         with np.errstate(all="ignore"):
             new = np.logaddexp(old, lse)

@@ -17,7 +17,7 @@ from ._record import Clock, RingStep
 from ._waiting import ends_the_job
 
 Block = tuple[Array, Array]
-"""Keys (B, Hkv, n, D) and values (B, Hkv, n, Dv) of one rank, C-contiguous."""
+"""Keys (B, Hkv, n, D) and values (B, Hkv, n, Dv) of one rank; C-contiguous where they travel."""
 
 
 class Blocks:
@@ -25,7 +25,9 @@ class Blocks:
 
     def __init__(self, ring: RingCall) -> None:
         self._plan = ring.plan
-        self.own = np.ascontiguousarray(ring.call.k), np.ascontiguousarray(ring.call.v)
+        self.own: Block = ring.call.k, ring.call.v
+        if ring.plan.size > 1:
+            self.own = np.ascontiguousarray(ring.call.k), np.ascontiguousarray(ring.call.v)
         self._places: list[Block | None] = [None, None]
 
     def at(self, step: int) -> Block:
@@ -193,8 +195,9 @@ def ring_attention(
 
     Memory of a rank beyond inputs and result: two blocks of keys and values (the one at hand and
     the one that arrives), of ``B * Hkv * (D + Dv) * itemsize`` bytes a row; one result in the
-    accumulation dtype for the part at hand, and another one for 16-bit inputs; 40 bytes for each
-    row and head; what :func:`headway.attention` takes. Inputs that are not C-contiguous are copied.
+    accumulation dtype for the part at hand, and another one for 16-bit inputs; 64 bytes for each
+    row and head; what :func:`headway.attention` takes. In "BTHD", and where they are not
+    contiguous, the rank's own k and v are copied before they leave.
 
     MPI has to be started with ``THREAD_SERIALIZED`` or more, which is mpi4py's default, for
     messages to move while the kernel works: a thread of the call looks after them. Tags 26701 to

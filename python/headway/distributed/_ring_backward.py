@@ -97,11 +97,12 @@ def ring_attention_backward(
     bits do not depend on threads or on the time that messages take. 16-bit inputs travel as they
     are and are widened to float32 where they are used.
 
-    Memory of a rank beyond inputs and results, in rows of ``m = B * Hkv * (D + Dv)`` numbers: two
-    blocks of keys and values, and four of their gradients in the accumulation dtype (the share of
-    the part at hand, the sum, the one that arrives, the one that leaves); one array like q in the
-    accumulation dtype; for 16-bit inputs copies of q, `grad_out`, `out` and the block at hand in
-    float32; what :func:`headway.attention_backward` takes.
+    Memory of a rank beyond inputs and results: two blocks of keys and values, as in
+    :func:`ring_attention`; at most six of their gradients, of ``B * Hkv * (D + Dv)`` numbers a row
+    in the accumulation dtype (the sum of the rank's own block, the share of the block at hand and
+    of the part at hand, those that arrive, leave and come home); two arrays like q in the
+    accumulation dtype; 64 bytes for each row and head; for 16-bit inputs copies of q, `grad_out`,
+    `out` and the block at hand in float32; what :func:`headway.attention_backward` takes.
 
     Sources: Liu et al., "Ring Attention" (2023, arXiv:2310.01889), section 3; Dao,
     "FlashAttention-2" (2023, arXiv:2307.08691), section 2.3.
