@@ -1,4 +1,7 @@
-"""Under mpiexec: the gradients of every case and sharding, and those of one machine."""
+"""Under mpiexec: the gradients of every case and sharding, and those of one machine.
+
+The argument, if any, is the instruction set.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,12 @@ from headway.distributed import (
     CountingComm,
     ring_attention,
     ring_attention_backward,
-    ring_traffic,
     shard,
 )
 
 world = MPI.COMM_WORLD
+if len(sys.argv) > 1:
+    headway.set_isa(sys.argv[1])
 
 
 def check(case: Case, sharding: str) -> None:
@@ -65,18 +69,7 @@ def check(case: Case, sharding: str) -> None:
         scale = float(np.abs(whole.astype(np.float64)).max(initial=1.0))  # of the whole gradient
         near = float(np.abs(expected.astype(np.float64)).max(initial=0.0)) or scale
         assert_close(got, expected, slack * TOLERANCE[case.dtype] * max(1.0, scale / near), name)
-    traffic = ring_traffic(
-        case.tokens,
-        comm.size,
-        num_kv_heads=case.heads[1],
-        head_dim=case.widths[0],
-        v_head_dim=case.widths[1],
-        batch=case.batch,
-        dtype=q.dtype,
-        sharding=sharding,
-        backward=True,
-        **case.seen,
-    )
+    traffic = case.traffic(comm.size, sharding, backward=True)
     assert comm.sent - before[0] == 2 * traffic.sent[comm.rank], "bytes sent"
     assert comm.received - before[1] == 2 * traffic.received[comm.rank], "bytes received"
 

@@ -1,4 +1,7 @@
-"""Under mpiexec: every case and sharding against the call on one machine, with bytes counted."""
+"""Under mpiexec: every case and sharding against the call on one machine, with bytes counted.
+
+The argument, if any, is the instruction set.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from mpi4py import MPI
 from ring_cases import SHARDINGS, Case, cases
 
 import headway
-from headway.distributed import CountingComm, positions, ring_attention, ring_traffic, shard
+from headway.distributed import CountingComm, positions, ring_attention, shard
 
 world = MPI.COMM_WORLD
+if len(sys.argv) > 1:
+    headway.set_isa(sys.argv[1])
 
 
 def check(case: Case, sharding: str) -> None:
@@ -41,17 +46,7 @@ def check(case: Case, sharding: str) -> None:
     cut = shard(wanted_lse, comm.rank, comm.size, sharding=sharding, axis=-1)
     assert_close(lse, cut, LSE_TOLERANCE[case.dtype], "lse")
 
-    traffic = ring_traffic(
-        case.tokens,
-        comm.size,
-        num_kv_heads=case.heads[1],
-        head_dim=case.widths[0],
-        v_head_dim=case.widths[1],
-        batch=case.batch,
-        dtype=q.dtype,
-        sharding=sharding,
-        **case.seen,
-    )
+    traffic = case.traffic(comm.size, sharding)
     calls = len(results)
     assert comm.sent == calls * traffic.sent[comm.rank], "bytes sent"
     assert comm.received == calls * traffic.received[comm.rank], "bytes received"

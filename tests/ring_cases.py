@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from helpers import Array, make
+from helpers import Array, dtype_of, make
+
+from headway.distributed import Traffic, ring_traffic
 
 SHARDINGS = ("zigzag", "contiguous", "striped")
 
@@ -51,11 +53,21 @@ class Case(NamedTuple):
             found["mask"] = number[:, None] == number
         return found
 
-    @property
-    def seen(self) -> dict[str, Any]:
-        """The options that decide who sees whom."""
-        names = ("causal", "window", "cu_seqlens")
-        return {name: self.options[name] for name in names if name in self.options}
+    def traffic(self, size: int, sharding: str, backward: bool = False) -> Traffic:
+        """The bytes that the call is to move."""
+        names = ("causal", "window", "cu_seqlens")  # they decide who sees whom
+        return ring_traffic(
+            self.tokens,
+            size,
+            num_kv_heads=self.heads[1],
+            head_dim=self.widths[0],
+            v_head_dim=self.widths[1],
+            batch=self.batch,
+            dtype=dtype_of(self.dtype),
+            sharding=sharding,
+            backward=backward,
+            **{name: self.options[name] for name in names if name in self.options},
+        )
 
 
 SLOPES = [0.5, 0.25, 1.0, 0.0]

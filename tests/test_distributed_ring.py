@@ -24,6 +24,12 @@ def test_backward(ranks: int) -> None:
 
 
 @needs_mpi
+@pytest.mark.parametrize("program", ["ranks_forward.py", "ranks_backward.py"])
+def test_every_instruction_set(program: str, isa: str) -> None:
+    assert_all_agree(program, 2, isa)
+
+
+@needs_mpi
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_memory_is_what_the_documentation_says(ranks: int) -> None:
     """It does not grow with the number of ranks."""
