@@ -35,44 +35,42 @@ def inputs(tokens: int, seed: int) -> list[Any]:
     return [np.random.default_rng((seed, i)).standard_normal(shape, np.float32) for i in range(3)]
 
 
-def single(tokens: int, rounds: int) -> float:
-    """Seconds of CPU time of one call on the whole sequence: the best of some."""
-    import headway
-
-    headway.set_num_threads(1)
-    q, k, v = inputs(tokens, 0)
-    found = []
-    for _ in range(rounds):
-        began = time.thread_time()
-        headway.attention(q, k, v)
-        found.append(time.thread_time() - began)
-    return min(found)
-
-
 def on_ranks(tokens: int, sharding: str, rounds: int) -> None:
-    """The program of one rank; the first one prints the steps of all, each at its best."""
+    """The program of one rank; the first one prints the steps of all, each at its best.
+
+    Before each round two ranks make the one call on the whole sequence, at the same time, so that
+    both are measured on the same machine in the same state, with two cores at work.
+    """
     from mpi4py import MPI
 
     import headway
     from headway.distributed import RingStep, positions, ring_attention
+    from headway.distributed._waiting import wait
 
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # longer turns, warmer caches
     comm = MPI.COMM_WORLD
     headway.set_num_threads(1)
+    whole = inputs(tokens, 0) if comm.rank < 2 else []
     rows = positions(comm.rank, comm.size, tokens, sharding=sharding).size
     own = inputs(rows, comm.rank)
     records: list[list[RingStep]] = []
+    single = []
     for _ in range(rounds):
-        comm.Barrier()
+        if whole:
+            began = time.thread_time()
+            headway.attention(*whole)
+            single.append(time.thread_time() - began)
+        wait([comm.Ibarrier()])  # asleep: a blocking one would spin
         records.append([])
         ring_attention(*own, comm, sharding=sharding, record=records[-1])
+        wait([comm.Ibarrier()])
     best = [min(step, key=lambda each: each.kernel_cpu) for step in zip(*records, strict=True)]
     steps = comm.gather([each._asdict() for each in best])
     if comm.rank == 0:
-        print(json.dumps(steps))
+        print(json.dumps({"total": min(single), "steps": steps}))
 
 
-def run(ranks: int, tokens: int, sharding: str, rounds: int) -> Steps:
+def run(ranks: int, tokens: int, sharding: str, rounds: int) -> tuple[float, Steps]:
     """A job of this script under mpiexec."""
     own = Path(sysconfig.get_path("scripts")) / "mpiexec"
     mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
@@ -86,8 +84,8 @@ def run(ranks: int, tokens: int, sharding: str, rounds: int) -> Steps:
         text=True,
         check=True,
     )
-    steps: Steps = json.loads(done.stdout.splitlines()[-1])
-    return steps
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found["total"], found["steps"]
 
 
 def critical(steps: Steps, *fields: str) -> float:
@@ -100,7 +98,7 @@ def critical(steps: Steps, *fields: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--tokens", type=int, default=32_768)
+    parser.add_argument("--tokens", type=int, default=4096, help="of each rank")
     parser.add_argument("--rounds", type=int, default=3, help="each step counts by its best round")
     parser.add_argument("--shardings", nargs="+", default=["zigzag"])
     parser.add_argument("--limit", type=float, help="exit with 1 where zigzag takes more than this")
@@ -110,20 +108,21 @@ def main() -> int:
     if given.rank_of:
         on_ranks(given.tokens, given.rank_of, given.rounds)
         return 0
-    total = single(given.tokens, given.rounds)
-    print(f"one call on {given.tokens:,} tokens: {total:.2f} s of CPU time")
-    print("| ranks | sharding | kernel, s | of an even share | with joining |")
-    print("|---|---|---|---|---|")
+    print(
+        "| ranks | tokens | sharding | one call, s | kernel, s | of an even share | with joining |"
+    )
+    print("|---|---|---|---|---|---|---|")
     kept, slow = [], False
     for ranks in given.ranks:
+        tokens = given.tokens * ranks
         for sharding in given.shardings:
-            steps = run(ranks, given.tokens, sharding, given.rounds)
+            total, steps = run(ranks, tokens, sharding, given.rounds)
             kernel = critical(steps, "kernel_cpu")
             joined = critical(steps, "kernel_cpu", "join_cpu")
             share = total / ranks
             print(
-                f"| {ranks} | {sharding} | {kernel:.2f} | {kernel / share:.3f} "
-                f"| {joined / share:.3f} |",
+                f"| {ranks} | {tokens:,} | {sharding} | {total:.2f} | {kernel:.2f} "
+                f"| {kernel / share:.3f} | {joined / share:.3f} |",
                 flush=True,
             )
             slow |= bool(given.limit and sharding == "zigzag" and kernel > given.limit * share)

@@ -20,10 +20,16 @@ class Joined:
         self.contexts = contexts  # (B, H, n, Dv), filled by the first part of each row
         self.lse = np.full(contexts.shape[:3], -np.inf)
         self._seen = np.zeros(num_rows, bool)
+        self._scratch = np.empty(0, contexts.dtype)
 
-    def place_for(self, rows: slice) -> Array | None:
-        """Where a first result of these rows may be written at once."""
-        return None if self._seen[rows].any() else self.contexts[:, :, rows]
+    def place_for(self, rows: slice) -> Array:
+        """Where the contexts of a part of these rows are to be written: at once, if it is first."""
+        place = self.contexts[:, :, rows]
+        if not self._seen[rows].any():
+            return place
+        if self._scratch.size < place.size:
+            self._scratch = np.empty(place.size, place.dtype)  # kept: new memory costs page faults
+        return self._scratch[: place.size].reshape(place.shape)
 
     def add(self, rows: slice, contexts: Array, lse: Array) -> None:
         """Join a part; `contexts` is what `place_for` gave, or an array that is used up."""
@@ -36,9 +42,12 @@ class Joined:
         with np.errstate(all="ignore"):
             new = np.logaddexp(old, lse)
             reference = np.where(new == -np.inf, 0.0, new)
-            place *= np.exp(old - reference).astype(place.dtype)[..., None]
-            contexts *= np.exp(lse - reference).astype(place.dtype)[..., None]
-        place += contexts
+            before = np.exp(old - reference).astype(place.dtype)[..., None]
+            after = np.exp(lse - reference).astype(place.dtype)[..., None]
+            for head in np.ndindex(place.shape[:2]):  # one head at a time stays in the cache
+                place[head] *= before[head]
+                contexts[head] *= after[head]
+                place[head] += contexts[head]
         self.lse[:, :, rows] = new
 
     def add_sinks(self, sinks: Array) -> None:

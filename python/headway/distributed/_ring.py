@@ -262,15 +262,11 @@ def _attend(ring: RingCall, owner: int, block: Block, joined: Joined, clock: Clo
     plan, q = ring.plan, ring.call.q
     keys, values = block
     for part in parts(plan.segments(plan.rank), plan.segments(owner), plan.sight):
-        own = q[:, :, part.queries]
-        place = joined.place_for(part.queries)
-        if place is None:
-            place = np.empty((*own.shape[:3], values.shape[3]), joined.contexts.dtype)
         contexts, lse = attention(
-            own,
+            q[:, :, part.queries],
             keys[:, :, part.keys],
             values[:, :, part.keys],
-            out=place,
+            out=joined.place_for(part.queries),
             return_lse=True,
             **options_of(ring, part),
         )
