@@ -48,7 +48,7 @@ class Ended(NamedTuple):
         return [line for line in self.err.splitlines() if line.startswith(start)]
 
 
-def run_ranks(program: str, ranks: int, *arguments: str, timeout: float = 120.0) -> Ended:
+def run_ranks(program: str, ranks: int, *arguments: str, timeout: float = 400.0) -> Ended:
     """Run a program of tests/ with this many ranks of one thread each, more than cores or not.
 
     The job has a session of its own, and all of it is killed when it does not end in time: that
@@ -77,7 +77,7 @@ def run_ranks(program: str, ranks: int, *arguments: str, timeout: float = 120.0)
     return Ended(job.returncode, out, err)
 
 
-def assert_all_agree(program: str, ranks: int, *arguments: str, timeout: float = 120.0) -> Ended:
+def assert_all_agree(program: str, ranks: int, *arguments: str, timeout: float = 400.0) -> Ended:
     """The program ends well on every rank."""
     ended = run_ranks(program, ranks, *arguments, timeout=timeout)
     assert ended.code == 0, f"exit code {ended.code}\n{ended.out}\n{ended.err}"

@@ -9,4 +9,4 @@ from mpi_runs import assert_all_agree, needs_mpi
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_mismatch_is_named_on_every_rank(ranks: int) -> None:
-    assert_all_agree("ranks_agreement.py", ranks, timeout=60)
+    assert_all_agree("ranks_agreement.py", ranks)
