@@ -74,6 +74,9 @@ def run_ranks(program: str, ranks: int, *arguments: str, timeout: float = 400.0)
             raise AssertionError(
                 f"{program} with {ranks} ranks did not end in {timeout:g} s\n{out}\n{err}"
             ) from None
+        except BaseException:
+            os.killpg(job.pid, signal.SIGKILL)
+            raise
     return Ended(job.returncode, out, err)
 
 
