@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from ._version import __version__
-from .commands import run_bench, run_check, run_cost, run_demo, run_info, run_trace
+from .commands import run_bench, run_check, run_cost, run_demo, run_info, run_plan, run_trace
 from .commands.common import FAILED, INTERRUPTED, WRONG_USE, Complaint, Parser, add_command
 from .commands.common import LOST_OUTPUT as LOST
 from .commands.screen import OutputLost, complain, drop_output, flush, say
@@ -14,6 +14,7 @@ COMMANDS = (
     run_info.COMMAND,
     run_trace.COMMAND,
     run_cost.COMMAND,
+    run_plan.COMMAND,
     run_bench.COMMAND,
     run_check.COMMAND,
 )
