@@ -62,7 +62,7 @@ def attend(held: Held, q: Any, asked: Asked) -> Array | tuple[Array, Array]:
         check_flag("return_lse", return_lse)
     if type(layout) is not str or (layout != "BHTD" and layout != "BTHD"):
         check_layout(layout)
-    given, q4, kind = _queries(held, q, layout)
+    given, q4, kind = queries(held, q, layout)
     batch, num_heads, tq, _ = q4.shape
     tk = max(lengths, default=0)
     scale = None if factor is None else check_scale(factor)
@@ -126,7 +126,7 @@ def attend(held: Held, q: Any, asked: Asked) -> Array | tuple[Array, Array]:
     return result if lse is None else (result, head_first(lse, given.ndim))
 
 
-def _queries(held: Held, q: Any, layout: str) -> tuple[Array, Array, str]:
+def queries(held: Held, q: Any, layout: str) -> tuple[Array, Array, str]:
     """q as an array, as a (B, H, Tq, D) view, and the name of its dtype."""
     pages, batch = held.pages, len(held.lengths)
     array = as_array("q", q)

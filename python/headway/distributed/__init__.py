@@ -13,12 +13,14 @@ from ._planning import plan
 from ._record import RingStep
 from ._ring import ring_attention
 from ._ring_backward import ring_attention_backward
+from ._sharded_cache import ShardedKVCache
 from ._sharding import positions, shard, unshard
 
 __all__ = [
     "CountingComm",
     "RingPlan",
     "RingStep",
+    "ShardedKVCache",
     "Traffic",
     "gather",
     "plan",
