@@ -3,7 +3,7 @@
 Everything in RESULTS.md comes from the result file but what stands between two comments, which is
 written by hand and kept. The sections about options, decoding and the backward pass are kept, too,
 where the file has no such row; ``--options``, ``--decode`` and ``--backward`` write that section
-alone.
+alone. The section about ranks is kept: ``ring.py --results`` writes it.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def grouped(data: Data, key: str) -> list[str]:
 
 def parts(data: Data, path: Path) -> dict[str, list[str]]:
     """Sections that a file may lack, by name: of this file, or as they stand in the page."""
-    found = {name: sections.kept(path, name) for name in ("options", "decode", "backward")}
+    found = {name: sections.kept(path, name) for name in ("options", "decode", "backward", "ring")}
     if option_tables.measured(data):
         found["options"] = option_tables.option_lines(data)
     if decode_tables.measured(data):
@@ -242,6 +242,7 @@ def document(data: Data, by_hand: str, picture: str, found: dict[str, list[str]]
         ("Options", found["options"]),
         ("Decoding", found["decode"]),
         ("The backward pass and training", found["backward"]),
+        ("Attention over ranks", found["ring"]),
         ("One thread, and two", shares(data)),
         ("Modules", against_rivals(data, "module")),
         ("Projection", against_rivals(data, "projection")),
