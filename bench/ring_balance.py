@@ -53,7 +53,8 @@ def on_ranks(tokens: int, sharding: str, rounds: int) -> None:
     whole = inputs(tokens, 0) if comm.rank < 2 else []
     rows = positions(comm.rank, comm.size, tokens, sharding=sharding).size
     own = inputs(rows, comm.rank)
-    place = own[0] * 0.0  # results go where memory is in use already: new pages cost CPU time
+    q, k, v = own
+    place = q * 0.0  # results go where memory is in use already: new pages cost CPU time
     whole_place = whole[0] * 0.0 if whole else place
     records: list[list[RingStep]] = []
     single = []
@@ -65,7 +66,7 @@ def on_ranks(tokens: int, sharding: str, rounds: int) -> None:
         for _ in range(2):  # the first one finds cold memory after the wait
             wait([comm.Ibarrier()])  # asleep: a blocking one would spin
             records.append([])
-            ring_attention(*own, comm, sharding=sharding, out=place, record=records[-1])
+            ring_attention(q, k, v, comm, sharding=sharding, out=place, record=records[-1])
         wait([comm.Ibarrier()])
     best = [min(step, key=lambda each: each.kernel_cpu) for step in zip(*records, strict=True)]
     steps = comm.gather([each._asdict() for each in best])
