@@ -16,6 +16,8 @@ namespace {
 
 using Descriptor = std::atomic<PyObject*>;
 
+constexpr py::ssize_t kAlwaysThere = py::ssize_t{1} << 30;  // bytes, as in available.py
+
 // Is this the dtype that is called bfloat16? Asked in Python, once for each descriptor.
 bool is_named_bfloat16(PyObject* descriptor) {
   try {
@@ -130,10 +132,12 @@ void run(AttentionProblem& p, std::int64_t position) {
   run_released([&](const std::function<bool()>& interrupted) { attention(p, interrupted); });
 }
 
-// A new C-contiguous array; nothing where there is no memory for it.
+// A new C-contiguous array; nothing where there is no memory for it, or where the Python checks ask how much there is.
 std::optional<py::array> new_result(PyObject* descriptor, const std::array<std::int64_t, 4>& shape) {
   try {
-    return py::array(py::reinterpret_borrow<py::dtype>(descriptor), shape);
+    py::array result(py::reinterpret_borrow<py::dtype>(descriptor), shape);
+    if (result.nbytes() > kAlwaysThere) return std::nullopt;
+    return result;
   } catch (const py::error_already_set&) {
     return std::nullopt;
   }

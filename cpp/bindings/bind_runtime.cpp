@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "../core/cpu_features.hpp"
 #include "../core/dispatch.hpp"
 #include "../core/parallel.hpp"
 #include "../core/peak.hpp"
@@ -61,6 +62,7 @@ void bind_runtime(py::module_& m) {
   m.def("compiled_isas", &compiled_isas);
   m.def("set_num_threads", &set_num_threads, py::arg("n"));
   m.def("get_num_threads", &num_threads);
+  m.def("container_quota", &container_quota, py::arg("root"));
   m.def("threads_source", &threads_source);
   m.def("release_memory", &release_memory);
   m.def("build_info", &build_info);

@@ -56,27 +56,32 @@ double quota_in(const std::string& folder) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-// The smallest quota of this process's control group and its parents, 0 where there is none.
-double container_quota() {
+#endif
+
+}  // namespace
+
+double container_quota([[maybe_unused]] const std::string& root) {
   double smallest = 0;
-  std::ifstream groups("/proc/self/cgroup");
+#if defined(__linux__)
+  std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const bool version2 = controllers.empty();
     if (!version2 && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-    const std::string root = version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controllers;
+    const std::string mount = root + (version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controllers);
     for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
-      const double quota = quota_in(root + (path == "/" ? "" : path));
+      const double quota = quota_in(mount + (path == "/" ? "" : path));
       if (quota > 0 && (smallest == 0 || quota < smallest)) smallest = quota;
       if (path.empty() || path.rfind('/') == std::string::npos) break;
     }
   }
+#endif
   return smallest;
 }
 
-#endif
+namespace {
 
 #if defined(HEADWAY_X86)
 
@@ -184,7 +189,7 @@ int usable_cpus() {
   int count = static_cast<int>(std::thread::hardware_concurrency());
 #if defined(__linux__)
   if (const int allowed = affinity_count(); allowed > 0) count = allowed;
-  if (const double quota = container_quota(); quota > 0) {
+  if (const double quota = container_quota(""); quota > 0) {
     count = std::min(count, std::max(1, static_cast<int>(std::ceil(quota))));
   }
 #endif

@@ -1,6 +1,7 @@
 // What this machine offers: instruction sets and usable CPUs.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace headway {
@@ -14,5 +15,9 @@ bool cpu_gains_from(std::string_view isa);
 
 // CPUs that this process may use: its affinity mask, and the CPU quota of its container rounded up; at least 1.
 int usable_cpus();
+
+// The smallest CPU quota of this process's control group and its parents (versions 1 and 2), 0 where there is none. The
+// files are read below the folder `root`: "" but for tests.
+double container_quota(const std::string& root);
 
 }  // namespace headway

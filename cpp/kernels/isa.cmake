@@ -26,7 +26,7 @@ foreach(isa IN ITEMS neon avx2 avx512 avx512bf16 amx)
   endif()
 endforeach()
 
-set(HEADWAY_KERNEL_OPTIMIZATION -O3 CACHE STRING "Optimization of the kernels; with less of it they compile sooner")
+set(HEADWAY_KERNEL_OPTIMIZATION -O3 CACHE STRING "Optimization of the kernels; with less of it, and with sanitizers, they compile sooner")
 mark_as_advanced(HEADWAY_KERNEL_OPTIMIZATION)
 foreach(isa IN LISTS HEADWAY_ISAS)
   add_library(kernels_${isa} OBJECT ${CMAKE_CURRENT_LIST_DIR}/isa_${isa}.cpp)

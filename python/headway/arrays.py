@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .available import ALWAYS_THERE, available_bytes
+
 Array = np.ndarray[Any, Any]
 
 
@@ -143,7 +145,10 @@ def empty_result(shape: tuple[int, ...], dtype: Any) -> Array:
         If it does not fit in memory, or not even in what NumPy can count.
     """
     try:
-        return np.empty(shape, dtype)
+        result = np.empty(shape, dtype)
+        if result.nbytes <= ALWAYS_THERE or result.nbytes <= available_bytes():
+            return result
+        raise MemoryError  # the system promises more than it has, and ends the process later
     except (MemoryError, ValueError):
         size = math.prod(shape) * np.dtype(dtype).itemsize
         raise MemoryError(

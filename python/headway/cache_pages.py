@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _core
 from .arrays import Array, as_array, dtype_text, kind_of, readable
+from .available import ALWAYS_THERE, available_bytes
 
 #: The names of 8-bit formats, with their array dtype, and what else stands for them.
 QUANTISED = {"int8": "int8", "fp8_e4m3": "uint8"}
@@ -47,15 +48,23 @@ def checked_kind(dtype: Any) -> tuple[str, np.dtype[Any]]:
 class Pages:
     """Keys (N, Hkv, P, D) and values (N, Hkv, P, Dv): N pages of P tokens each, zeros at first.
 
-    ``int8`` pages have scales (N, Hkv, P) beside them: number = scale * integer.
+    ``int8`` pages have scales (N, Hkv, P) beside them: number = scale * integer. ``beside``: bytes
+    that have to fit in memory, too.
     """
 
     def __init__(
-        self, kind: str, dtype: np.dtype[Any], shape: tuple[int, int, int], dims: tuple[int, int]
+        self,
+        kind: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, int, int],
+        dims: tuple[int, int],
+        beside: int = 0,
     ) -> None:
         self.kind = kind
         self.dtype = dtype
         self.quantised = kind in QUANTISED
+        item = dtype.itemsize * sum(dims) + (8 if kind == "int8" else 0)
+        _check_size((*shape, sum(dims)), dtype, math.prod(shape) * item + beside)
         self.keys = _zeros((*shape, dims[0]), dtype)
         self.values = _zeros((*shape, dims[1]), dtype)
         self.key_scales: Array | None = None
@@ -204,10 +213,20 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         array: Array = _core.allocate(size).view(dtype).reshape(shape)
         return array
     except (MemoryError, OverflowError, TypeError):
-        raise MemoryError(
-            f"cache: expected a size that fits in memory, got {shape} numbers of {dtype.name}, "
-            f"{size / 2**30:.3g} GiB; make the cache smaller"
-        ) from None
+        raise _too_large(shape, dtype, size) from None
+
+
+def _check_size(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
+    """All of a cache fits in memory: it is written to at once, and the system may promise more."""
+    if size > ALWAYS_THERE and size > available_bytes():
+        raise _too_large(shape, dtype, size)
+
+
+def _too_large(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> MemoryError:
+    return MemoryError(
+        f"cache: expected a size that fits in memory, got {shape} numbers of {dtype.name}, "
+        f"{size / 2**30:.3g} GiB; make the cache smaller"
+    )
 
 
 def _pages_of(kind: str, arrays: tuple[Array, ...]) -> Pages:

@@ -202,12 +202,16 @@ def check_align(
     if hasattr(align, "__array__"):  # NumPy's integers and arrays, and those of other libraries
         array = np.asarray(align)
         whole = array.dtype.kind in "iu" and not isinstance(align, np.ma.MaskedArray)
+        if whole and array.ndim > 1:
+            raise ValueError(f"align: expected {wanted}, got shape {array.shape}; {fix}")
+        if whole and array.ndim == 1 and array.size != batch:  # before a list is made of it
+            raise ValueError(f"align: expected {wanted}, got {array.size} ints; {fix}")
         given = array.tolist() if whole else None  # None is refused like anything else
     try:
         if not isinstance(given, Sequence) or isinstance(given, (bytes, bytearray)):
             return _position(given)
-        if hasattr(align, "ndim") and align.ndim > 1:
-            raise ValueError(f"align: expected {wanted}, got shape {align.shape}; {fix}")
+        if isinstance(given, range) and given[batch:]:  # as long as it may be
+            raise ValueError(f"align: expected {wanted}, got {given}; {fix}")
         positions = [_position(n) for n in given]
     except TypeError:
         got = f"{align!r} ({type(align).__name__})"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array, as_array
+from .options import MOST_NUMBERS, check_count
 
 
 def check_cu_seqlens(queries: Any, keys: Any, total_q: int, total_k: int) -> tuple[Array, Array]:
@@ -35,6 +36,8 @@ def check_offsets(name: str, offsets: Any, total: int, tokens_of: str) -> Array:
     wanted = f"integer offsets from 0 to {total}, the tokens of {tokens_of}"
     fix = "pass 0 and then the running sum of the lengths, e.g. np.cumsum([0, *lengths])"
     numbers = isinstance(offsets, Sequence) and not isinstance(offsets, (str, bytes, bytearray))
+    if numbers:
+        check_count(name, offsets, MOST_NUMBERS)
     try:
         array = np.asarray(offsets) if numbers else as_array(name, offsets)
     except (TypeError, ValueError):

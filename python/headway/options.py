@@ -19,6 +19,9 @@ from .dropout import check_dropout
 FAR = 2**62
 """A distance that no window ends at."""
 
+MOST_NUMBERS = 2**24
+"""So many numbers of one argument are made into a list, where the call does not say how many."""
+
 _WINDOW = "a number of keys, 1 or more, or (left, right)"
 _WINDOW_FIX = "pass e.g. window=128, or window=(127, 0); -1 in a pair means no limit"
 _LENGTHS_FIX = "pass one int for each batch entry"
@@ -112,7 +115,7 @@ def check_lengths(lengths: Any, batch: int, tk: int) -> list[int]:
     """(B,) ints from 0 to Tk: the valid keys of each batch entry."""
     wanted = f"{batch} ints from 0 to {tk}, the valid keys of each batch entry"
     try:
-        given = whole_numbers("kv_lengths", lengths)
+        given = whole_numbers("kv_lengths", lengths, max(batch, MOST_NUMBERS))
         if isinstance(given, int):
             raise TypeError
     except TypeError:
@@ -131,15 +134,34 @@ def check_lengths(lengths: Any, batch: int, tk: int) -> list[int]:
     return given
 
 
-def whole_numbers(name: str, value: Any) -> int | list[int]:
-    """An int, or a list of ints from a sequence or an array of one axis; else a TypeError."""
+def whole_numbers(name: str, value: Any, most: int = MOST_NUMBERS) -> int | list[int]:
+    """An int, or a list of ints from a sequence or an array of one axis; else a TypeError.
+
+    A ValueError where there are more than ``most`` of them, before a list is made.
+    """
     given = value
     if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
         array = as_array(name, value)
-        given = array.tolist() if array.dtype.kind in "iu" and array.ndim <= 1 else None
+        whole = array.dtype.kind in "iu" and array.ndim <= 1
+        if whole:
+            check_count(name, array, most)
+        given = array.tolist() if whole else None
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes, bytearray)):
+        check_count(name, given, most)
         return [_integer(n) for n in given]
     return _integer(given)
+
+
+def check_count(name: str, values: Any, most: int) -> None:
+    """A sequence or an array has at most so many elements: it is about to be copied."""
+    try:
+        count = values.size if hasattr(values, "size") else len(values)
+    except OverflowError:  # a range
+        count = 2**63
+    if count > most:
+        raise ValueError(
+            f"{name}: expected at most {most} numbers, got {count}; pass one for each entry"
+        )
 
 
 def _integer(value: Any) -> int:
@@ -165,7 +187,7 @@ def check_softcap(softcap: Any) -> float:
 
 def check_slopes(slopes: Any, batch: int, num_heads: int, wide: np.dtype[Any]) -> Array:
     """(B, H) float64 from (H,) or (B, H) real numbers that are finite in the dtype ``wide``."""
-    array = _real_numbers("alibi_slopes", slopes)
+    array = _real_numbers("alibi_slopes", slopes, batch * num_heads)
     if array.shape not in ((num_heads,), (batch, num_heads)):
         raise ValueError(
             f"alibi_slopes: expected shape ({num_heads},) or ({batch}, {num_heads}), one number "
@@ -182,7 +204,7 @@ def check_slopes(slopes: Any, batch: int, num_heads: int, wide: np.dtype[Any]) -
 
 def check_sinks(sinks: Any, num_heads: int, wide: np.dtype[Any]) -> Array:
     """(H,) float64; -inf is no sink, anything else is finite in the dtype ``wide``."""
-    array = _real_numbers("sinks", sinks)
+    array = _real_numbers("sinks", sinks, num_heads)
     if array.shape != (num_heads,):
         raise ValueError(
             f"sinks: expected shape ({num_heads},), one number for each head, got {array.shape}; "
@@ -197,10 +219,12 @@ def check_sinks(sinks: Any, num_heads: int, wide: np.dtype[Any]) -> Array:
     return array
 
 
-def _real_numbers(name: str, values: Any) -> Array:
+def _real_numbers(name: str, values: Any, most: int) -> Array:
     """A new float64 array from an array of any real dtype, or from a sequence of numbers."""
+    most = max(most, MOST_NUMBERS)
     fix = f"convert with np.asarray({name}, np.float32)"
     if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray)):
+        check_count(name, values, most)
         try:
             array = np.asarray(values)
         except ValueError:  # rows of several lengths
@@ -213,6 +237,7 @@ def _real_numbers(name: str, values: Any) -> Array:
     real = np.issubdtype(dtype, np.floating) or np.can_cast(dtype, np.float64)
     if dtype == np.bool_ or not real:
         raise TypeError(f"{name}: expected real numbers, got {dtype.name}; {fix}")
+    check_count(name, array, most)
     with np.errstate(all="ignore"):  # a long double may pass the range
         return array.astype(np.float64, order="C")
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+_TABLE_BYTES = 56  # of a page in the tables: two places in lists and its number
+
+
 class PagePool:
     """Base of :class:`headway.PagedKVCache`: pages, and sequences that come and go."""
 
@@ -38,8 +41,15 @@ class PagePool:
         width = checked_size("head_dim", head_dim)
         v_width = width if v_head_dim is None else checked_size("v_head_dim", v_head_dim)
         kind, array_dtype = checked_kind(dtype)
-        self._pages = Pages(kind, array_dtype, (count, heads, size), (width, v_width))
-        self._tables = PageTables(count, size)
+        tables = _TABLE_BYTES * count
+        self._pages = Pages(kind, array_dtype, (count, heads, size), (width, v_width), tables)
+        try:
+            self._tables = PageTables(count, size)
+        except MemoryError:
+            raise MemoryError(
+                f"num_pages: expected a number whose tables fit in memory, got {count}; "
+                "make the pages larger"
+            ) from None
 
     # What it holds ------------------------------------------------------------------------------
 

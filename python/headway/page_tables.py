@@ -129,10 +129,10 @@ class PageTables:
                     taken += 1
                     copied = last, self._free_page(taken)
                     pages = pages[:-1] + array(_INT64, [copied[1]])
-            if new:
+            if new and taken + new <= len(self.free):
                 fresh = (self._free_page(taken + n) for n in range(1, new + 1))
                 pages = pages + array(_INT64, fresh)
-                taken += new
+            taken += new
             steps.append(Step(id, pages, start, start + count, copied))
         if taken > len(self.free):
             raise MemoryError(

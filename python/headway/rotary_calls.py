@@ -16,6 +16,7 @@ from .arrays import (
 )
 from .checks import check_flag, check_layout, check_out
 from .frequencies import Turning, turning_of
+from .options import MOST_NUMBERS, check_count
 
 _BHTD = "BHTD"
 _INT64 = np.dtype(np.int64)
@@ -81,6 +82,7 @@ def check_positions(positions: Any, batch: int, num_tokens: int) -> tuple[Array 
     elif hasattr(positions, "__array__") or hasattr(positions, "__dlpack__"):
         array = as_array("positions", positions)
     elif isinstance(positions, Sequence) and not isinstance(positions, (str, bytes, bytearray)):
+        check_count("positions", positions, max(num_tokens, MOST_NUMBERS))
         array = _as_integers(positions)
     else:
         return None, _first_position(positions)

@@ -40,6 +40,8 @@ def _checked(name: str, tokens: Any, count: int, batch: int, what: str) -> list[
     several = f", or {batch} such lists" if batch > 1 else ""
     wanted = f"{count} strings, one for each {what}{several}"
     fix = f"pass a list of str, as in {name}=text.split()"
+    if isinstance(tokens, np.ndarray) and tokens.size > batch * count:  # no list of it is made
+        raise ValueError(f"{name}: expected {wanted}, got shape {tokens.shape}; {fix}")
     given = tokens.tolist() if isinstance(tokens, np.ndarray) else tokens
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         raise TypeError(f"{name}: expected {wanted}, got {type(tokens).__name__}; {fix}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arrays import Align, ArrayInput, Integers, Numbers, Window
+from .arrays import Align, ArrayInput, Integers, Numbers, Window, empty_result
 from .calls import check_attention
 from .functional import attention
 from .options import Options
@@ -115,6 +115,7 @@ def trace(
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     call = check_attention(q, k, v, causal, align, scale, layout, given, dropout=dropout, seed=seed)
     tq, tk = call.q.shape[2], call.k.shape[2]
+    empty_result((*call.q.shape[:3], tk), call.wide)  # the scores fit in memory, or an error
     labels = make_labels(tokens, query_tokens, tq, tk, call.offsets)
     return Trace(
         call_steps(call, layout),
@@ -137,6 +138,7 @@ def trace_module(
     checked = module._input(x)
     num_tokens = checked.shape[-2]
     entries = len(checked) if checked.ndim == 3 else 1
+    empty_result((entries, module.num_heads, num_tokens, num_tokens), "float32")
     labels = make_labels(tokens, None, num_tokens, num_tokens, [0] * entries)
     rate = module._rate(training, seed)
     options = Options(dropout=rate, seed=seed or 0)
