@@ -62,6 +62,8 @@ void bind_runtime(py::module_& m) {
   m.def("compiled_isas", &compiled_isas);
   m.def("set_num_threads", &set_num_threads, py::arg("n"));
   m.def("get_num_threads", &num_threads);
+  m.def("enter_usual_float_mode", &enter_usual_float_mode);
+  m.def("leave_usual_float_mode", &leave_usual_float_mode, py::arg("callers"));
   m.def("container_quota", &container_quota, py::arg("root"));
   m.def("threads_source", &threads_source);
   m.def("release_memory", &release_memory);

@@ -40,29 +40,16 @@ std::atomic<int> chosen_threads{0};  // 0: not asked yet
   return true;
 }();
 
-// Rounding to nearest, no flush-to-zero, for as long as it lives.
-class DefaultFloatMode {
+// The usual mode for as long as it lives.
+class UsualFloatMode {
  public:
-#if defined(__x86_64__) || defined(__i386__)
-  DefaultFloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
-  ~DefaultFloatMode() { _mm_setcsr(saved_); }
-  DefaultFloatMode(const DefaultFloatMode&) = delete;
-  DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
+  UsualFloatMode() : callers_(enter_usual_float_mode()) {}
+  ~UsualFloatMode() { leave_usual_float_mode(callers_); }
+  UsualFloatMode(const UsualFloatMode&) = delete;
+  UsualFloatMode& operator=(const UsualFloatMode&) = delete;
 
  private:
-  unsigned saved_;
-#elif defined(__aarch64__)
-  DefaultFloatMode() {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
-  }
-  ~DefaultFloatMode() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
-  DefaultFloatMode(const DefaultFloatMode&) = delete;
-  DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
-
- private:
-  std::uint64_t saved_;
-#endif
+  std::uint64_t callers_;
 };
 
 class Stop final : public StopFlag {
@@ -133,6 +120,29 @@ std::atomic<const char*> source{nullptr};
 
 }  // namespace
 
+std::uint64_t enter_usual_float_mode() {
+#if defined(__x86_64__) || defined(__i386__)
+  const unsigned callers = _mm_getcsr();
+  _mm_setcsr(0x1f80);
+  return callers;
+#elif defined(__aarch64__)
+  std::uint64_t callers;
+  asm volatile("mrs %0, fpcr" : "=r"(callers));
+  asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}));
+  return callers;
+#else
+  return 0;
+#endif
+}
+
+void leave_usual_float_mode([[maybe_unused]] std::uint64_t callers) {
+#if defined(__x86_64__) || defined(__i386__)
+  _mm_setcsr(static_cast<unsigned>(callers));
+#elif defined(__aarch64__)
+  asm volatile("msr fpcr, %0" : : "r"(callers));
+#endif
+}
+
 int num_threads() {
   if (const int count = chosen_threads.load(std::memory_order_relaxed)) return count;
   int count = 0;
@@ -190,7 +200,7 @@ void run_tasks(std::int64_t num_tasks, int threads, const std::function<bool()>&
   Stop stop(interrupted);
   std::atomic<std::int64_t> next{0};
   const auto work = [&](int thread) noexcept {
-    const DefaultFloatMode mode;
+    const UsualFloatMode mode;
     for (;;) {
       const std::int64_t index = next.fetch_add(1, std::memory_order_relaxed);
       if (index >= num_tasks || stop.should_stop(thread)) return;

@@ -18,6 +18,10 @@ inline constexpr int kMaxThreads = 1024;
 // Whether the calling thread is the process's first one, in which signal handlers run.
 bool on_main_thread();
 
+// Rounding to nearest, no flush-to-zero in the calling thread: returns the mode that was set, which `leave` puts back.
+std::uint64_t enter_usual_float_mode();
+void leave_usual_float_mode(std::uint64_t callers);
+
 // Raised in the calling thread when `interrupted` of run_tasks said so.
 struct Interrupted {};
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .arrays import Array
+from .float_mode import UsualFloatMode
 
 DEFAULT_BASE = 10000.0
 
@@ -240,6 +241,11 @@ def _check_together(name: str, found: dict[str, float | None]) -> None:
 
 @lru_cache(maxsize=64)
 def _turning(base: float, rotary_dim: int, recipe: Recipe) -> Turning:
+    with UsualFloatMode():  # they are kept for callers in any mode
+        return _computed(base, rotary_dim, recipe)
+
+
+def _computed(base: float, rotary_dim: int, recipe: Recipe) -> Turning:
     frequencies = base ** -(np.arange(0, rotary_dim, 2) / rotary_dim)
     factor = 1.0
     values = {key: value for key, value in recipe.numbers if value is not None}

@@ -19,6 +19,7 @@ from .arrays import (
     with_four_axes,
 )
 from .calls import Call
+from .float_mode import UsualFloatMode
 from .gradient_calls import (
     Saved,
     check_backward,
@@ -183,9 +184,10 @@ def attention_backward(
         mask_grad,
         (dropout, seed),
     )
-    results = _gradients(_core.attention_backward, call, saved, layout, sinks_grad, sinks)
-    if mask_grad:
-        results.append(mask_gradient(call, saved, as_array("mask", mask).shape))
+    with UsualFloatMode():
+        results = _gradients(_core.attention_backward, call, saved, layout, sinks_grad, sinks)
+        if mask_grad:
+            results.append(mask_gradient(call, saved, as_array("mask", mask).shape))
     return tuple(results)
 
 
@@ -281,7 +283,8 @@ def attention_varlen_backward(
         (dropout, seed),
     )
     function = _core.attention_varlen_backward
-    return tuple(_gradients(function, call, saved, "BTHD", sinks_grad, sinks, queries, keys))
+    with UsualFloatMode():
+        return tuple(_gradients(function, call, saved, "BTHD", sinks_grad, sinks, queries, keys))
 
 
 def _gradients(

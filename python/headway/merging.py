@@ -7,6 +7,7 @@ import numpy as np
 
 from .arrays import Array, ArrayInput, as_array, dtype_text, empty_result, kind_of
 from .checks import check_layout
+from .float_mode import UsualFloatMode
 
 
 def merge_partials(
@@ -91,10 +92,15 @@ def merge_partials(
             f"lses[0]: expected float32 or float64, got {sums[0].dtype.name}; "
             "convert with lse.astype(np.float32)"
         )
+    with UsualFloatMode():
+        return _joined(contexts, sums, layout)
 
+
+def _joined(contexts: list[Array], sums: list[Array], layout: str) -> tuple[Array, Array]:
+    """The context and the log-sum-exp of checked parts."""
     highest = np.max([np.asarray(lse, np.float64) for lse in sums], axis=0)
     reference = np.where(highest == -np.inf, 0.0, highest)  # an empty row is one of weights 0
-    total = np.zeros(wanted)
+    total = np.zeros(sums[0].shape)
     context = np.full(contexts[0].shape, -0.0)  # x + -0 is x, whatever the sign of a zero
     with np.errstate(all="ignore"):
         for out, lse in zip(contexts, sums, strict=True):

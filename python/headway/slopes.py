@@ -5,6 +5,7 @@ import operator
 import numpy as np
 
 from .arrays import Array
+from .float_mode import UsualFloatMode
 
 __all__ = ["alibi_slopes"]
 
@@ -66,5 +67,6 @@ def alibi_slopes(num_heads: int) -> Array:
     power = 1 << (count.bit_length() - 1)  # the largest power of two that is not above the count
     below = np.arange(1, power + 1) * (8 / power)
     above = np.arange(1, 2 * (count - power), 2) * (8 / (2 * power))
-    slopes: Array = np.exp2(-np.concatenate([below, above]))
-    return slopes.astype(np.float32)
+    with UsualFloatMode():
+        slopes: Array = np.exp2(-np.concatenate([below, above])).astype(np.float32)
+    return slopes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arrays import Align, ArrayInput, Integers, Numbers, Window, empty_result
 from .calls import check_attention
+from .float_mode import UsualFloatMode
 from .functional import attention
 from .options import Options
 from .trace_build import call_steps, module_steps
@@ -117,14 +118,15 @@ def trace(
     tq, tk = call.q.shape[2], call.k.shape[2]
     empty_result((*call.q.shape[:3], tk), call.wide)  # the scores fit in memory, or an error
     labels = make_labels(tokens, query_tokens, tq, tk, call.offsets)
-    return Trace(
-        call_steps(call, layout),
-        attention(q, k, v, **options),
-        "attention(q, k, v)",
-        _options_text(options),
-        call.kind,
-        labels,
-    )
+    with UsualFloatMode():
+        return Trace(
+            call_steps(call, layout),
+            attention(q, k, v, **options),
+            "attention(q, k, v)",
+            _options_text(options),
+            call.kind,
+            labels,
+        )
 
 
 def trace_module(
@@ -143,14 +145,15 @@ def trace_module(
     rate = module._rate(training, seed)
     options = Options(dropout=rate, seed=seed or 0)
     drawn: dict[str, Any] = {"training": training, "seed": seed} if rate else {}
-    return Trace(
-        module_steps(module, checked, options),
-        module(checked, **drawn),
-        repr(module),
-        _options_text(drawn),
-        module.dtype.name,
-        labels,
-    )
+    with UsualFloatMode():
+        return Trace(
+            module_steps(module, checked, options),
+            module(checked, **drawn),
+            repr(module),
+            _options_text(drawn),
+            module.dtype.name,
+            labels,
+        )
 
 
 def _options_text(options: dict[str, Any]) -> str:

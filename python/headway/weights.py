@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 import numpy as np
 
 from .arrays import Array, as_array, dtype_text, kind_of
+from .float_mode import UsualFloatMode
 
 Shown = TypeVar("Shown", covariant=True)
 
@@ -198,8 +199,9 @@ def draw(
     rng = np.random.default_rng(None if seed is None else checked_size("seed", seed, 0))
 
     def uniform(rows: int, *shape: int) -> Array:
-        bound = 1.0 / math.sqrt(rows)
-        return rng.uniform(-bound, bound, shape).astype(kind)
+        with UsualFloatMode():
+            bound = 1.0 / math.sqrt(rows)
+            return rng.uniform(-bound, bound, shape).astype(kind)
 
     drawn = {f"w_{n}": uniform(d_in, d_in, width) for n, width in zip(KINDS, widths, strict=True)}
     if qkv_bias:
