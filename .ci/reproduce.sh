@@ -18,7 +18,7 @@ same() {
     fi
 }
 extension() {
-    echo "$1"/lib/python3*/site-packages/headway/_core.*
+    echo "$1"/lib/python3*/site-packages/headway/_core.*.so
 }
 repair() {
     PATH=$WORK/tools/bin:$PATH python3 "$ROOT/.ci/repair_wheel.py" "$1" "$2"
@@ -41,7 +41,7 @@ if [ "${1:-short}" = short ]; then
             unpacked=$again/unpacked
             rm -rf "$unpacked"
             "$WORK/tools/bin/python" -m zipfile -e "$WORK/dist/$wheel" "$unpacked"
-            same "$unpacked"/headway/_core.* "$(extension "$WORK/$stage/.venv")" "extension, stage $stage"
+            same "$unpacked"/headway/_core.*.so "$(extension "$WORK/$stage/.venv")" "extension, stage $stage"
         fi
     done
 else
