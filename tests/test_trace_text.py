@@ -140,6 +140,19 @@ def test_wide_and_narrow_numbers() -> None:
         assert shown in line
 
 
+def test_exponents_of_three_digits_keep_apart() -> None:
+    for scale in (1e-150, 1e200):
+        x = np.array([[-scale, -scale], [0.0, -scale]])
+        trace = headway.trace(np.zeros((2, 2)), x, x)
+        text = trace.to_text(width=80, ascii=True)
+        line = next(line for line in text.splitlines() if line.startswith("0  "))
+        assert line.count(f" {-scale:.2e}") == 4, line
+        assert max(map(columns_of, text.split("\n"))) <= 80
+    large = np.full((40, 40), 1.5e308)
+    text = headway.trace(np.zeros((40, 40)), np.zeros((40, 40)), large).to_text(width=80)
+    assert "lie between 1.50e+308 and 1.50e+308, on average inf" in " ".join(text.split())
+
+
 def test_nan_and_infinity() -> None:
     x = np.array([[1.0, 1.0], [np.nan, 1.0], [np.inf, 1.0]])
     text = headway.trace(np.ones((3, 2)), x, x).to_text(width=80, ascii=True)

@@ -154,7 +154,8 @@ def _remark(
     if not shown.size:
         return terminal.wrap(f"{panel.name}: {shape} cells without a finite number.")
     write = cells_of(panel).text
-    low, mean, high = (write(float(x)) for x in (shown.min(), shown.mean(), shown.max()))
+    with np.errstate(over="ignore"):  # of a sum of float64's largest numbers
+        low, mean, high = (write(float(x)) for x in (shown.min(), shown.mean(), shown.max()))
     seen = "" if panel.hidden is None else " seen"
     return terminal.wrap(
         f"{panel.name}: {shape} cells; the{seen} numbers lie between {low} and {high}, "
@@ -171,6 +172,8 @@ def cells_of(panel: Panel) -> Cells:
         finite = np.abs(values[np.isfinite(values)].astype(np.float64))
     largest = float(finite.max(initial=0.0))
     if largest >= 9999.5 or 0.0 < largest < 0.05:
-        return Cells(10, lambda value: f"{value:.2e}")
+        smallest = float(finite.min(where=finite > 0, initial=1.0))
+        width = 11 if largest >= 1e99 or smallest < 1e-98 else 10  # an exponent of three digits
+        return Cells(width, lambda value: f"{value:.2e}")
     width = 6 + (largest >= 9.995) + (largest >= 99.995) + (largest >= 999.995)
     return Cells(width, lambda value: f"{value:.2f}")
