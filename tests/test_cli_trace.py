@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_runs import run
+from cli_runs import needs_posix, run, start
 
 import headway
 from headway import cli, demo_text
@@ -82,6 +82,18 @@ def test_page_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert text.startswith("<!DOCTYPE html>")
     assert "weights_2" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@needs_posix
+def test_files_are_written_before_a_reader_goes_away(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    read, write = os.pipe()
+    os.close(read)
+    with start("trace", "a b c", "--html", str(page), stdout=write) as process:
+        os.close(write)
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+    assert page.read_text(encoding="utf-8").endswith("</html>\n")
 
 
 def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:

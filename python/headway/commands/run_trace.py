@@ -52,12 +52,12 @@ def _run(arguments: argparse.Namespace) -> int:
     width = arguments.heads * arguments.head_dim
     module = MultiHeadAttention.init(x.shape[1], width, num_heads=arguments.heads)
     trace = module.trace(x, tokens=tokens)
-    say(str(trace))
     forms: dict[str, tuple[str | None, Callable[[str], object]]] = {
         "Page": (arguments.html, trace.to_html),
         "Picture": (arguments.png, lambda path: plotting.save_picture(trace, 0, path)),
     }
-    for form, (path, write) in forms.items():
+    told = [str(trace)]
+    for form, (path, write) in forms.items():  # first, for the reader of the text may go away
         if path is None:
             continue
         try:
@@ -66,7 +66,8 @@ def _run(arguments: argparse.Namespace) -> int:
             raise Complaint(str(error)) from None
         except OSError as error:
             return complain(f"{path}: cannot be written ({error.strerror or error})", FAILED)
-        say(f"{form}: {path}")
+        told.append(f"{form}: {path}")
+    say("\n".join(told))
     return 0 if trace.agrees else FAILED
 
 
