@@ -80,7 +80,13 @@ def a_wide_call() -> Trace:
     return headway.trace(*make_qkv(1, "float32", heads=(1, 1), tokens=(40, 40)))
 
 
-@pytest.mark.parametrize("make", [a_module, a_call, a_wide_call])
+def a_call_with_long_names() -> Trace:
+    """Words whose letters are wide or many, on both axes."""
+    words = ["注意力机制的权重是什么呢", "W" * 12, "어텐션" * 5, "😀" * 7, "mm" * 9, "a"]
+    return headway.trace(*make_qkv(1, "float32", heads=(1, 1), tokens=(6, 6)), tokens=words)
+
+
+@pytest.mark.parametrize("make", [a_module, a_call, a_wide_call, a_call_with_long_names])
 def test_the_page_fits_the_screen(make: Any, tmp_path: Path) -> None:
     trace: Trace = make()
     for width, found in zip((390, 1280), measured(trace.to_html(), tmp_path), strict=True):

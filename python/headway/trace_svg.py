@@ -6,12 +6,13 @@ import numpy as np
 
 from .arrays import Array
 from .markup import Child, Markup, element
+from .terminal import columns_of
 from .trace_pictures import Picture
 
 CELL = 22  # units of a cell; a unit is a pixel where there is room
 NUMBER_CELL = 34  # of a cell with its number in it
 MOST_NUMBERS = 10  # columns up to which the numbers of weights are written into the cells
-LETTER = 6.6  # units of one letter of a label
+LETTER = 6.6  # units of one letter of a label; a wide one, as in Chinese, takes two
 LONGEST = 12  # letters of a label
 LEAST = 0.75  # to what part of its size a picture shrinks; then it is scrolled
 
@@ -38,9 +39,9 @@ def heat_map(picture: Picture, hatch: str) -> Markup:
     rows, columns = picture.values.shape
     numbers = columns + (picture.sink is not None) <= MOST_NUMBERS
     size = NUMBER_CELL if numbers else CELL
-    left = 8 + LETTER * max((len(_cut(name)) for name in picture.rows.names), default=0)
+    left = 8 + LETTER * max((columns_of(_cut(name)) for name in picture.rows.names), default=0)
     every = [*picture.columns.names, *([] if picture.sink is None else ["sink"])]
-    longest = max((len(_cut(name)) for name in every), default=0)
+    longest = max((columns_of(_cut(name)) for name in every), default=0)
     top = 12 + LETTER * longest * 0.87
     body = [
         *_row_names(picture, left, top, size),
@@ -88,8 +89,11 @@ def summary(picture: Picture) -> str:
         if rows > LONGEST:
             words += f"; and {rows - LONGEST} more"
     elif picture.values.size and step.kind != "mask":
-        low, high = np.nanmin(picture.values), np.nanmax(picture.values)
-        words += f", from {low:.2f} to {high:.2f}"
+        numbers = picture.values[~np.isnan(picture.values)]
+        if numbers.size:
+            words += f", from {numbers.min():.2f} to {numbers.max():.2f}"
+        else:
+            words += " without a number"
     return words
 
 
@@ -185,7 +189,12 @@ def _written(picture: Picture, value: float) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    if columns_of(name) <= LONGEST:
+        return name
+    cut = name[: LONGEST - 1]
+    while columns_of(cut) >= LONGEST:
+        cut = cut[:-1]
+    return cut + "…"
 
 
 def _svg(body: Child, width: float, height: float, words: str, class_: str) -> Markup:
