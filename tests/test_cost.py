@@ -141,6 +141,13 @@ def test_the_picture_shows_parts_and_growth(tmp_path: Any) -> None:
     assert (tmp_path / "cost.png").stat().st_size > 10_000
 
 
+def test_the_picture_takes_numbers_beyond_64_bits() -> None:
+    pytest.importorskip("matplotlib")
+    figure = cost(batch=1, num_tokens=10**40, d_in=10**5, d_out=10**5, num_heads=1000).plot()
+    figure.canvas.draw()
+    assert figure.axes[0].patches[0].get_width() == 3e50
+
+
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
         raise ImportError(name)

@@ -44,8 +44,17 @@ def a_call_with_nan() -> Trace:
     return headway.trace(q, k, v)
 
 
+def a_call_of_nothing_else() -> Trace:
+    q, k, v = make_qkv(4, "float64", tokens=(3, 3))
+    return headway.trace(q * np.nan, k, v * np.nan)
+
+
 TRACES = {
-    make.__name__: make for make in (a_module, a_call, a_large_call, an_empty_call, a_call_with_nan)
+    make.__name__: make
+    for make in (
+        *(a_module, a_call, a_large_call, an_empty_call),
+        *(a_call_with_nan, a_call_of_nothing_else),
+    )
 }
 
 
@@ -157,6 +166,14 @@ def test_every_seen_weight_is_shown_where_the_pointer_rests() -> None:
     assert small.count("hidden") == 2
 
 
+def test_names_of_wide_letters_have_room() -> None:
+    x = np.ones((2, 2))
+    page = headway.trace(x, x, x, tokens=["注意力机制", "注意力机制是什么"]).to_html()
+    names = re.findall(r'<text x="([\d.]+)" y="[\d.]+" class="row">(.*?)</text>', page)
+    end = f"{8 + 6.6 * 11 - 6:.6g}"  # eleven columns: five letters of two, and the dots
+    assert names == [(end, "注意力机制"), (end, "注意力机制…")]
+
+
 def test_hidden_cells_have_no_number() -> None:
     trace = headway.trace(np.ones((3, 2)), np.ones((3, 2)), np.ones((3, 2)))
     page = trace.to_html()
@@ -197,7 +214,9 @@ def test_a_notebook_gets_the_page_without_its_frame() -> None:
 
 def test_an_empty_batch_has_no_picture() -> None:
     x = np.zeros((0, 2, 3, 4))
-    assert headway.trace(x, x, x)._repr_html_() is None
+    trace = headway.trace(x, x, x)
+    assert trace._repr_html_() is None
+    assert str(trace) == "Trace of attention(q, k, v): an empty batch."
 
 
 def test_a_wrong_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,12 @@ def test_blocks_of_masks_and_numbers() -> None:
     np.testing.assert_allclose(query.values[0, 0], trace["Q_1"].array[0, :4, :2].mean())
 
 
+def test_the_largest_numbers_are_added_without_a_warning() -> None:
+    large = np.full((9, 9), 1.7e308)
+    trace = headway.trace(np.zeros((9, 9)), np.zeros((9, 9)), large)
+    assert np.isinf(picture(trace, "V_1", 0, 2).values).all()
+
+
 def test_empty_pictures() -> None:
     x = np.zeros((1, 1, 0, 4))
     trace = headway.trace(x, x, x)

@@ -50,8 +50,8 @@ def _draw_parts(axes: Any, cost: Cost) -> None:
     """A bar for each product: what is counted, and masked products hatched beyond it."""
     parts = cost.parts
     names = [BARS[name] for name in parts]
-    seen = [part.multiply_adds for part in parts.values()]
-    masked = [part.dense_multiply_adds - part.multiply_adds for part in parts.values()]
+    seen = [float(part.multiply_adds) for part in parts.values()]  # of any size: no 64-bit ints
+    masked = [float(part.dense_multiply_adds - part.multiply_adds) for part in parts.values()]
     axes.barh(names, seen, color="#d55e00", label="unmasked")
     axes.barh(
         names, masked, left=seen, color="white", edgecolor="#d55e00", hatch="///", label="masked"

@@ -110,7 +110,7 @@ def _aggregated(matrix: Array, kind: str, rows: Axis, columns: Axis) -> Array:
     wide = matrix.astype(np.float64)
     if not rows.blocked and not columns.blocked:
         return wide
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         sums = _sums(wide, rows, columns)
     heights, widths = np.diff(rows.starts)[:, None], np.diff(columns.starts)
     cells: Array = sums / heights if kind == "weights" else sums / (heights * widths)

@@ -130,7 +130,7 @@ class Trace:
         return f"<Trace of {self.subject}: {len(self)} steps, difference {self.difference:.1e}>"
 
     def __str__(self) -> str:
-        return self.to_text()
+        return self.to_text() if self.num_batches else f"Trace of {self.subject}: an empty batch."
 
     def to_text(
         self,
