@@ -211,7 +211,7 @@ def test_an_encoder(padding: str) -> None:
     assert_same_logits(model, lambda model: model(**inputs).last_hidden_state[shown])
 
 
-@pytest.mark.parametrize("padding", ["none", "right"])
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
 def test_both_sides(both_sides: Any, padding: str) -> None:
     """Encoder, decoder and cross attention; the decoder reads six tokens at once."""
     inputs = prompt(2, padding=padding)
@@ -219,9 +219,14 @@ def test_both_sides(both_sides: Any, padding: str) -> None:
     assert_same_logits(both_sides, lambda model: model(**inputs, decoder_input_ids=started).logits)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}])
-def test_tokens_of_both_sides(both_sides: Any, options: dict[str, Any]) -> None:
-    inputs = prompt(2, padding="right")
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_beams": 3}, {"cache_implementation": "static"}, {"use_cache": False}],
+    ids=["dynamic", "beams", "static", "none"],
+)
+def test_tokens_of_both_sides(both_sides: Any, options: dict[str, Any], padding: str) -> None:
+    inputs = prompt(2, padding=padding)
     assert_same_tokens(
         both_sides,
         lambda model: model.generate(**inputs, **options, max_new_tokens=7, do_sample=False),
