@@ -11,7 +11,7 @@ import pytest
 from helpers import run_python
 
 import headway
-from headway import available
+from headway import available, frequencies
 
 ON_LINUX = pytest.mark.skipif(
     sys.platform != "linux", reason="this machine: has no RLIMIT_AS that counts"
@@ -234,3 +234,22 @@ def test_more_than_there_is_is_refused_before_it_is_touched(monkeypatch: Any) ->
     with pytest.raises(MemoryError, match=r"^cache: expected"):
         cache.append(token, token)
     assert cache.lengths.tolist() == [2**17 + 2**10]
+
+
+def test_frequencies_of_wide_rows_are_not_kept() -> None:
+    """Of a row that fits nowhere none are made; of a wide one they are not kept."""
+    made: list[int] = []
+    original = frequencies._computed
+
+    def counted(base: float, rotary_dim: int, recipe: Any) -> Any:
+        made.append(rotary_dim)
+        return original(base, rotary_dim, recipe)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frequencies, "_computed", counted)
+        with pytest.raises(MemoryError, match="result: expected a size that fits in memory"):
+            headway.rotary_embedding(np.broadcast_to(np.float32(1), (2**30, 2**30)), 0)
+        assert made == []
+        for _ in range(2):
+            headway.rotary_embedding(np.ones((1, 2**17), np.float32), 0)
+        assert made == [2**17, 2**17]

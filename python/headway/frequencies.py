@@ -13,6 +13,8 @@ from .arrays import Array
 from .float_mode import UsualFloatMode
 
 DEFAULT_BASE = 10000.0
+_MOST_KEPT = 2**16
+"""The widest rotary_dim whose frequencies are kept for the next call."""
 
 #: The recipes, by the names that model configurations use, with the keys that each of them needs.
 _NEEDED: dict[str, tuple[str, ...]] = {
@@ -85,7 +87,9 @@ def turning_of(head_dim: int, base: Any, rotary_dim: Any, scaling: Any) -> Turni
         )
     if recipe.name == "yarn" and base == 1:
         raise ValueError(f"base: expected more than 1 for yarn, got {base}; {_BASE_FIX}")
-    return _turning(base, head_dim if given is None else given, recipe)
+    rotary_dim = head_dim if given is None else given
+    make = _turning if rotary_dim <= _MOST_KEPT else _turning.__wrapped__
+    return make(base, rotary_dim, recipe)
 
 
 # Checks -------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from .arrays import (
     Array,
     as_array,
     elementwise_readable,
+    empty_result,
     kind_of,
     known_kinds,
     with_four_axes,
 )
+from .available import ALWAYS_THERE
 from .checks import check_flag, check_layout, check_out
 from .frequencies import Turning, turning_of
 from .options import MOST_NUMBERS, check_count
@@ -65,6 +67,8 @@ def check_rotary(
             f"x: expected a head_dim (last axis) of at least 2, got {head_dim} in shape {x.shape}; "
             "a pair of numbers is turned"
         )
+    if out is None and x.nbytes > ALWAYS_THERE:
+        empty_result(x.shape, x.dtype)  # frequencies of a row that fits nowhere are not made
     turning = turning_of(head_dim, base, rotary_dim, scaling)
     where, first = check_positions(positions, batch, num_tokens)
     if out is not None:
