@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FENCE = re.compile(r"^([ ]*)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-INSTALL = re.compile(r"(?:\S*python3? -m venv|\S*pip install|cd|bash) \S")
+INSTALL = re.compile(r"(?:\S*python3? -m venv|\S*pip install|cd|bash|mpiexec -n \d+) \S")
 EXTRAS = re.compile(r"'(?:headway|\.)\[([a-z0-9,]+)\]'")
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 

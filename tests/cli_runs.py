@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -23,8 +24,14 @@ def start(*arguments: str, env: dict[str, str | None] | None = None, **options: 
         env=clean_environment(env),
         stdout=options.pop("stdout", subprocess.PIPE),
         stderr=subprocess.PIPE,
+        preexec_fn=_heed_ctrl_c if os.name == "posix" else None,
         **options,
     )
+
+
+def _heed_ctrl_c() -> None:
+    """A job in a shell's background ignores Ctrl-C, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(*arguments: str, env: dict[str, str | None] | None = None) -> tuple[int, str, str]:

@@ -52,7 +52,7 @@ BUILD: list[Refused] = [
     (
         lambda: KVCache(2**20, 2**10, 2**20, 2**10),
         MemoryError,
-        "cache: expected a size that fits in memory, got (1048576, 1024, 1048576, 1024) numbers",
+        "cache: expected a size that fits in memory, got (1048576, 1024, 1048576, 2048) numbers",
     ),
 ]
 
