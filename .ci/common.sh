@@ -34,7 +34,7 @@ test_clone() {
         (cd "$WORK/test" && .venv/bin/pip install '.[test,bench,plot,cli]')
     fi
     "$WORK/test/.venv/bin/pip" install -r "$ROOT/.ci/requirements-torch.txt" threadpoolctl tqdm matplotlib \
-        rich onnxruntime
+        rich onnxruntime joblib
     touch "$WORK/test.ready"
 }
 
