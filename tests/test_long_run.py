@@ -1,4 +1,4 @@
-"""A short run of the program that makes mixed calls from several threads; see ``long_run.py``."""
+"""A run of the program that makes mixed calls from several threads; see ``long_run.py``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 def test_mixed_calls_from_four_threads() -> None:
     """Every result has the bits of the same call made alone, and memory does not grow."""
     done = subprocess.run(
-        [sys.executable, HERE / "long_run.py", "--calls", "1500", "--threads", "4"],
+        [sys.executable, HERE / "long_run.py", "--calls", "10000", "--threads", "4"],
         env=clean_environment(),
         capture_output=True,
         text=True,
