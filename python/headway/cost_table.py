@@ -30,15 +30,15 @@ NAMES = dict(
 )
 GROWTH = {"num_tokens": "tokens", "width": "width", "num_heads": "heads", "split": "split"}
 NOTES = """\
-multiply-adds  of (query, key) pairs that the causal mask leaves, T * (T + 1) / 2
+multiply-adds  of the (query, key) pairs that are not hidden, T * (T + 1) / 2
 dense          of all T * T pairs: masked products counted, as plain NumPy does
 activations    what a call holds at once beside x
 scores         one (T, T) matrix per head, which headway never stores"""
 GROWTH_NOTES = """\
 x tokens       times as much with twice the tokens
 x width        with d_in and head_dim twice as large
-x heads        with twice the heads of the same head_dim: d_out is twice as large
-x split        with twice the heads of half the head_dim: d_out is the same"""
+x heads        with twice the heads of the same head_dim: d_out doubles
+x split        with twice the heads of half the head_dim: d_out stays"""
 
 
 def sizes(cost: Cost) -> str:
@@ -84,7 +84,7 @@ def figures_table(cost: Cost) -> TextTable:
 
 
 def text(cost: Cost) -> str:
-    """All of it, in lines of about 80 characters."""
+    """All of it, in lines of at most 80 characters for usual sizes."""
     blocks = [
         lines_of_sizes(cost),
         parts_table(cost).lines(),

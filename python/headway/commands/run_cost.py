@@ -8,8 +8,8 @@ from ..cost_record import FIGURES, SIZES, Cost
 from ..cost_table import GROWTH_NOTES, NAMES, NOTES, figures_table, lines_of_sizes, parts_table
 from ..costs import STAGES, cost
 from ..text_table import TextTable
-from .common import Command, Complaint, at_least
-from .screen import say, show
+from .common import FAILED, Command, Complaint, at_least
+from .screen import complain, say, show
 
 ALL = "all"
 
@@ -39,7 +39,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=tuple(SIZES), default="float32", help="default: float32")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    parser.add_argument("--png", metavar="FILE", help="draw it, too (needs matplotlib)")
+    parser.add_argument("--png", metavar="FILE", help="draw it, too (extra plot)")
 
 
 def _costs(arguments: argparse.Namespace) -> dict[str, Cost]:
@@ -66,12 +66,16 @@ def _costs(arguments: argparse.Namespace) -> dict[str, Cost]:
         raise Complaint(str(error)) from None
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> int:
     if arguments.png and arguments.stage == ALL:
         raise Complaint("--png: expected one stage, got --stage all; name one of them")
     costs = _costs(arguments)
     if arguments.png:
-        _draw(costs[arguments.stage], arguments.png)
+        try:
+            _draw(costs[arguments.stage], arguments.png)
+        except OSError as error:
+            told = error.strerror or error
+            return complain(f"{arguments.png}: cannot be written ({told})", FAILED)
     if arguments.json:
         found = {stage: each.to_dict() for stage, each in costs.items()}
         say(json.dumps(found if arguments.stage == ALL else found[arguments.stage], indent=2))
@@ -79,6 +83,7 @@ def _run(arguments: argparse.Namespace) -> None:
         _compare(costs)
     else:
         _show(costs[arguments.stage])
+    return 0
 
 
 def _show(one: Cost) -> None:
@@ -106,8 +111,6 @@ def _draw(one: Cost, path: str) -> None:
         one.plot().savefig(path, format="png", dpi=120)
     except ImportError as error:
         raise Complaint(f"--png: {error}") from None
-    except OSError as error:
-        raise Complaint(f"--png: {path!r} cannot be written: {error.strerror or error}") from None
 
 
 COMMAND = Command(
@@ -122,7 +125,7 @@ COMMAND = Command(
         "headway cost --json",
         "headway cost --png cost.png",
     ),
-    failure="",
+    failure="a file not written",
     arguments=_arguments,
     run=_run,
 )
