@@ -43,9 +43,22 @@ def test_the_defaults_are_a_layer_of_real_size(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
+    ("tokens", "count"), [("1.5k", 1500), ("0.5Ki", 512), ("2e3", 2000), ("1.1M", 1_100_000)]
+)
+def test_a_fraction_with_a_prefix_may_be_whole(
+    tokens: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", "--tokens", tokens, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_tokens"] == count
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["--tokens", "many"], ".*--tokens: expected a whole number, .* got 'many'; see .*"),
+        (["--tokens", "1.5"], ".*--tokens: expected a whole number, .* got '1.5'; see .*"),
+        (["--memory", "1.0001k"], ".*--memory: expected a whole number, .* got '1.0001k'; .*"),
+        (["--tokens", "1e9999"], ".*--tokens: expected a whole number, .* got '1e9999'; see .*"),
         (["--tokens", "0"], "num_tokens: expected at least 1, got 0; .*"),
         (["--flop-rate", "1Q"], ".*--flop-rate: expected a number, .* got '1Q'; see .*"),
         (["--flop-rate", "0"], "flop_rate: expected a finite number above 0, .*"),

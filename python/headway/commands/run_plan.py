@@ -24,11 +24,13 @@ def _number(wanted: str, whole: bool = False) -> Callable[[str], Any]:
     """Reads a number with a prefix, such as 12.5G or 5u."""
 
     def read(text: str) -> float | int:
-        found = re.fullmatch(r"(\d+\.?\d*(?:e[+-]?\d+)?|\.\d+)([A-Za-z]*)", text)
+        found = re.fullmatch(r"(\d+\.?\d*(?:e[+-]?\d{1,3})?|\.\d+)([A-Za-z]*)", text)
         if found is None or found[2] not in PREFIXES:
             raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
         number = Decimal(found[1]) * PREFIXES[found[2]]
-        return round(number) if whole else float(number)
+        if whole and number != number.to_integral_value():
+            raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
+        return int(number) if whole else float(number)
 
     return read
 
