@@ -42,6 +42,11 @@ def test_the_defaults_are_a_layer_of_real_size(capsys: pytest.CaptureFixture[str
     assert out.startswith("8 ranks, zigzag, causal: batch 1, 131,072 tokens, 32 heads of 128")
 
 
+def test_memory_may_be_a_part_of_a_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", *SIZES, *RATES, "--memory", "0.1Gi", "--json"]) == 0
+    assert '"memory": 107374182,' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("tokens", "count"), [("1.5k", 1500), ("0.5Ki", 512), ("2e3", 2000), ("1.1M", 1_100_000)]
 )
@@ -57,11 +62,15 @@ def test_a_fraction_with_a_prefix_may_be_whole(
     [
         (["--tokens", "many"], ".*--tokens: expected a whole number, .* got 'many'; see .*"),
         (["--tokens", "1.5"], ".*--tokens: expected a whole number, .* got '1.5'; see .*"),
-        (["--memory", "1.0001k"], ".*--memory: expected a whole number, .* got '1.0001k'; .*"),
         (["--tokens", "1e9999"], ".*--tokens: expected a whole number, .* got '1e9999'; see .*"),
+        (["--tokens", "1e999"], ".*--tokens: expected a whole number, .* got '1e999'; see .*"),
+        (["--tokens", "1e99999999"], ".*--tokens: expected a whole number, .*; see .*"),
+        (["--memory", "1e400"], ".*--memory: expected a number of bytes, .* got '1e400'; see .*"),
+        (["--head-dim", "9" * 30], "head_dim: expected at most 2,147,483,648, got .*"),
+        (["--bandwidth", "1e-300"], "bandwidth: expected a number from 0.001 to .*"),
         (["--tokens", "0"], "num_tokens: expected at least 1, got 0; .*"),
         (["--flop-rate", "1Q"], ".*--flop-rate: expected a number, .* got '1Q'; see .*"),
-        (["--flop-rate", "0"], "flop_rate: expected a finite number above 0, .*"),
+        (["--flop-rate", "0"], "flop_rate: expected a number from 0.001 to .*"),
         (["--kv-heads", "3"], "num_kv_heads: expected a divisor of num_heads=8, got 3; .*"),
         (["--ranks", "9999"], "num_ranks: expected at most 4,096, got 9,999; .*"),
         (["--sharding", "round"], ".*--sharding: invalid choice: 'round' .*"),

@@ -183,6 +183,24 @@ def test_a_thousand_ranks() -> None:
     assert len(found.forward.steps) <= 4
 
 
+def test_the_largest_problem_is_counted_and_fits_on_the_screen() -> None:
+    """No sum passes the range of int64, nothing is infinite, and lines stay short."""
+    sizes = {
+        **SIZES,
+        "num_tokens": 2**31,
+        "num_ranks": 2,
+        "num_heads": 2**31,
+        "num_kv_heads": 2**20,
+    }
+    found = plan(**sizes, memory=2**62)
+    assert found.forward.sent_bytes == 2**30 * 2**20 * 128 * 4
+    assert found.backward.sent_bytes == 2 * found.forward.sent_bytes
+    slow = plan(**{**sizes, "flop_rate": 1e-3, "bandwidth": 1e-3}, latency=1e9)
+    assert math.isfinite(slow.backward.seconds)
+    assert math.isfinite(slow.forward.efficiency)
+    assert all(len(line) < 160 for one in (found, slow) for line in str(one).splitlines())
+
+
 def test_the_dict_is_plain() -> None:
     found = plan(**SIZES, memory=10**9, memory_bandwidth=1e10)
     about = json.loads(json.dumps(found.to_dict()))
@@ -221,16 +239,30 @@ def test_the_examples_print_what_they_say(module: Any) -> None:
         ({"num_ranks": 5000}, ValueError, "num_ranks: expected at most 4,096, got 5,000; plan"),
         ({"num_ranks": 2.0}, TypeError, "num_ranks: expected an int, got float"),
         ({"num_kv_heads": 3}, ValueError, "num_kv_heads: expected a divisor of num_heads=8"),
-        ({"flop_rate": 0}, ValueError, "flop_rate: expected a finite number above 0, per second"),
-        ({"bandwidth": math.inf}, ValueError, "bandwidth: expected a finite number above 0"),
+        ({"head_dim": 10**22}, ValueError, "head_dim: expected at most 2,147,483,648, got"),
+        ({"batch": 10**20}, ValueError, "batch: expected at most 2,147,483,648, got .*; plan a"),
+        ({"num_heads": 2**32}, ValueError, "num_heads: expected at most 2,147,483,648, got"),
+        ({"v_head_dim": 2**32}, ValueError, "v_head_dim: expected at most 2,147,483,648, got"),
+        ({"memory": 10**400}, ValueError, "memory: expected at most 4,611,686,018,427,387,904"),
+        (
+            {"num_tokens": 2**31, "batch": 2**21},
+            ValueError,
+            "num_tokens: expected keys and values of at most 4,611,686,018,427,387,904 bytes, "
+            "their gradients included, got 9,223,372,036,854,775,808; plan a smaller",
+        ),
+        ({"flop_rate": 0}, ValueError, r"flop_rate: expected a number from 0.001 to 1e\+24, per"),
+        ({"flop_rate": 1e-300}, ValueError, "flop_rate: expected a number from 0.001 to"),
+        ({"flop_rate": 10**400}, ValueError, "flop_rate: expected .*, got inf; pass e.g."),
+        ({"bandwidth": math.inf}, ValueError, "bandwidth: expected a number from 0.001 to"),
+        ({"latency": 1e308}, ValueError, r"latency: expected seconds, .* 0 to 1e\+09, got 1e\+308"),
         (
             {"bandwidth": "fast"},
             TypeError,
             r"bandwidth: expected .*, got 'fast' \(str\); pass e.g.",
         ),
-        ({"latency": -1e-6}, ValueError, "latency: expected seconds, a finite number of 0 or more"),
-        ({"backward_flop_rate": -1}, ValueError, "backward_flop_rate: expected a finite number"),
-        ({"memory_bandwidth": math.nan}, ValueError, "memory_bandwidth: expected a finite number"),
+        ({"latency": -1e-6}, ValueError, "latency: expected seconds, a number from 0 to 1e"),
+        ({"backward_flop_rate": -1}, ValueError, "backward_flop_rate: expected a number"),
+        ({"memory_bandwidth": math.nan}, ValueError, "memory_bandwidth: expected a number"),
         ({"memory": 1.5}, TypeError, "memory: expected an int, got float"),
         ({"dtype": "int8"}, TypeError, "dtype: expected float32, float64, float16 or bfloat16"),
         ({"sharding": "round"}, ValueError, "sharding: expected .* got 'round'"),

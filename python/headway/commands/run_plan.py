@@ -19,24 +19,35 @@ PREFIXES = {name: Decimal(10) ** power for name, power in zip("num", (-9, -6, -3
 PREFIXES |= {name: Decimal(1000) ** n for n, name in enumerate(("", "k", "M", "G", "T", "P"))}
 PREFIXES |= {f"{name}i": Decimal(1024) ** n for n, name in enumerate("KMGT", 1)}
 
+MOST = Decimal(10) ** 30
+"""More than any size that a plan accepts, and few enough digits for a message."""
+PATTERN = re.compile(r"(\d{1,60}\.?\d{0,60}(?:e[+-]?\d{1,3})?|\.\d{1,60})([A-Za-z]*)")
 
-def _number(wanted: str, whole: bool = False) -> Callable[[str], Any]:
-    """Reads a number with a prefix, such as 12.5G or 5u."""
+
+def _number(wanted: str, whole: bool = False, parts: bool = True) -> Callable[[str], Any]:
+    """Reads a number with a prefix, such as 12.5G or 5u; a whole one without its fraction.
+
+    Without `parts` a fraction is refused.
+    """
 
     def read(text: str) -> float | int:
-        found = re.fullmatch(r"(\d+\.?\d*(?:e[+-]?\d{1,3})?|\.\d+)([A-Za-z]*)", text)
+        found = PATTERN.fullmatch(text)
         if found is None or found[2] not in PREFIXES:
             raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
         number = Decimal(found[1]) * PREFIXES[found[2]]
-        if whole and number != number.to_integral_value():
+        if not whole:
+            return float(number)
+        if number > MOST or (number != int(number) and not parts):
             raise argparse.ArgumentTypeError(f"expected {wanted}, got {text!r}")
-        return int(number) if whole else float(number)
+        return int(number)
 
     return read
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    size, count = at_least(1), _number("a whole number, e.g. 4096, 128Ki or 10M", whole=True)
+    size = at_least(1)
+    count = _number("a whole number, e.g. 4096, 128Ki or 10M", whole=True, parts=False)
+    room = _number("a number of bytes, e.g. 16Gi", whole=True)
     for option, default, text in (
         ("--tokens", "128Ki", "tokens of a sequence, on all ranks together"),
         ("--batch", "1", "sequences"),
@@ -77,7 +88,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         text = f"{text} (default: {usual})" if usual else text
         parser.add_argument(option, type=rate, default=usual, metavar="X", help=text)
     parser.add_argument(
-        "--memory", type=count, metavar="X", help="bytes of a rank: tell the most tokens that fit"
+        "--memory", type=room, metavar="X", help="bytes of a rank: tell the most tokens that fit"
     )
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 

@@ -43,7 +43,9 @@ def lines_of_sizes(plan: RingPlan) -> list[str]:
 
 
 def scaled(number: float) -> str:
-    """Three digits and the prefix of a unit: "12.5 G"."""
+    """Three digits and the prefix of a unit: "12.5 G"; from 1e21 on a power of ten."""
+    if number >= 1e21:
+        return f"{number:.3g} "
     for unit, prefix in PREFIXES:
         if abs(number) >= unit * 0.9995 or unit == 1.0:
             return f"{_digits(number / unit)} {prefix}"
@@ -51,7 +53,9 @@ def scaled(number: float) -> str:
 
 
 def seconds(time: float) -> str:
-    """Three digits and a unit: "1.25 ms"."""
+    """Three digits and a unit: "1.25 ms"; from 1e12 s on a power of ten."""
+    if time >= 1e12:
+        return f"{time:.3g} s"
     if time >= 999.5:
         return f"{time:,.0f} s"
     for unit, name in SMALL:

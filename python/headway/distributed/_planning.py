@@ -30,6 +30,11 @@ from ._sharding import check_sharding
 
 MOST_TOKENS = 2**31  # products of two positions stay below 2**62
 MOST_RANKS = 4096
+MOST = 2**31  # of everything else that is counted
+MOST_BYTES = 2**62  # of all keys and values and their gradients: sums are kept in int64
+RATES = 1e-3, 1e24  # per second
+LONGEST = 1e9  # seconds of latency
+_LESS = "plan a smaller problem"
 
 
 def plan(
@@ -108,7 +113,9 @@ def plan(
     TypeError
         If an argument is of the wrong kind.
     ValueError
-        If one is out of range, the heads do not fit, or the sharding is unknown.
+        If one is out of range, the heads do not fit, or the sharding is unknown. Sizes go up to
+        2**31, rates from 1e-3 to 1e24, the bytes of all keys and values, with their gradients, and
+        `memory` to 2**62.
 
     Notes
     -----
@@ -137,11 +144,12 @@ def plan(
     '17.6 s, 100%, 52'
     """
     heads, kv_heads = checked_head_counts(num_heads, num_kv_heads)
-    width = checked_size("head_dim", head_dim)
-    v_width = width if v_head_dim is None else checked_size("v_head_dim", v_head_dim)
+    _at_most("num_heads", heads, MOST, _LESS)
+    width = _at_most("head_dim", head_dim, MOST, _LESS)
+    v_width = width if v_head_dim is None else _at_most("v_head_dim", v_head_dim, MOST, _LESS)
     tokens = _at_most("num_tokens", num_tokens, MOST_TOKENS, "split the sequence")
     ranks = _at_most("num_ranks", num_ranks, MOST_RANKS, "plan with fewer, faster ranks")
-    entries = checked_size("batch", batch)
+    entries = _at_most("batch", batch, MOST, _LESS)
     name = dtype if isinstance(dtype, str) and dtype in SIZES else checked_dtype(dtype).name
     kind = check_sharding(sharding)
     check_flag("causal", causal)
@@ -154,10 +162,16 @@ def plan(
         _seconds("latency", latency),
         None if memory_bandwidth is None else _rate("memory_bandwidth", memory_bandwidth),
     )
-    budget = None if memory is None else checked_size("memory", memory)
+    budget = None if memory is None else _at_most("memory", memory, MOST_BYTES, _LESS)
 
     wide = 8 if name == "float64" else 4
     sizes = Sizes(entries, heads, kv_heads, width, v_width, SIZES[name], wide)
+    moved = tokens * (sizes.kv_bytes + sizes.gradient_bytes)
+    if moved > MOST_BYTES:
+        raise ValueError(
+            f"num_tokens: expected keys and values of at most {MOST_BYTES:,} bytes, their "
+            f"gradients included, got {moved:,}; {_LESS}"
+        )
     rows = rows_of_ranks(ranks, tokens, kind)
     full = None
     if left == FAR and right in (0, FAR):  # a window has no full steps
@@ -208,20 +222,24 @@ def _number(name: str, value: Any, wanted: str, fix: str) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         got = f"{value!r} ({type(value).__name__})"
         raise TypeError(f"{name}: expected {wanted}, got {got}; {fix}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a fraction or an int beyond the range of a float
+        return math.inf
 
 
 def _rate(name: str, value: Any) -> float:
-    wanted, fix = "a finite number above 0, per second", f"pass e.g. {name}=1e9"
+    least, most = RATES
+    wanted, fix = f"a number from {least:g} to {most:g}, per second", f"pass e.g. {name}=1e9"
     rate = _number(name, value, wanted, fix)
-    if not 0.0 < rate < math.inf:
+    if not least <= rate <= most:
         raise ValueError(f"{name}: expected {wanted}, got {rate}; {fix}")
     return rate
 
 
 def _seconds(name: str, value: Any) -> float:
-    wanted, fix = "seconds, a finite number of 0 or more", f"pass e.g. {name}=5e-6"
+    wanted, fix = f"seconds, a number from 0 to {LONGEST:g}", f"pass e.g. {name}=5e-6"
     seconds = _number(name, value, wanted, fix)
-    if not 0.0 <= seconds < math.inf:
+    if not 0.0 <= seconds <= LONGEST:
         raise ValueError(f"{name}: expected {wanted}, got {seconds}; {fix}")
     return seconds
