@@ -61,3 +61,5 @@ check(
     f"that on rank {last}; make the same call on every rank",
 )
 check(raised(fine, 1), str([1] * comm.size))
+numbers = {"axis": Same(np.int64(-2) if odd else -2), "name": Same(np.str_("x") if odd else "x")}
+check(raised(numbers), str([0] * comm.size))  # NumPy's numbers are numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ def on_last(**change: Any) -> dict[str, Any]:
     return change if odd else {}
 
 
+comm.Barrier()
+began = time.monotonic()
 first = "rank 0" if comm.size == 2 else "ranks 0, 1"
 last = f"rank {comm.size - 1}"
 alike = "expected the same on every rank, got"
@@ -128,5 +131,11 @@ refused(
     "rank 0: x: expected numbers, got object; convert",
     lambda: scatter(np.array([[None]]), comm),
 )
+refused(
+    TypeError,
+    "comm: expected a communicator of mpi4py that this process belongs to, got Comm (null); pass",
+    lambda: ring_attention(rows, rows, rows, MPI.COMM_NULL),
+)
 ring({})  # and the next call works
+assert time.monotonic() - began < 30, "a refusal takes no time"
 print(f"rank {comm.rank}: all refused")

@@ -6,10 +6,20 @@ import os
 import time
 from typing import Any
 
+import numpy as np
 import pytest
+from helpers import assert_same_bits, make_qkv
 from mpi_runs import Ended, assert_all_agree, needs_mpi, run_ranks
 
-from headway.distributed import _waiting
+import headway
+from headway.distributed import (
+    ShardedKVCache,
+    _waiting,
+    gather,
+    ring_attention,
+    ring_attention_backward,
+    scatter,
+)
 
 SECONDS = 30.0
 
@@ -80,12 +90,6 @@ class Solo:
 
 def test_a_communicator_of_one_needs_no_mpi() -> None:
     """It has the bits of the call on one machine, and raises like it."""
-    import numpy as np
-    from helpers import assert_same_bits, make_qkv
-
-    import headway
-    from headway.distributed import ring_attention, ring_attention_backward
-
     comm: Any = Solo()
     for dtype in ("float32", "bfloat16"):
         q, k, v = make_qkv(3, dtype, heads=(4, 2), tokens=(19, 19))
@@ -104,6 +108,57 @@ def test_a_communicator_of_one_needs_no_mpi() -> None:
         ring_attention(q, k[:, :, 1:], v[:, :, 1:], comm)
     with pytest.raises(ValueError, match="scale: expected a finite number"):
         ring_attention(q, k, v, comm, scale=np.inf)
+
+
+class Group(Solo):
+    """Ranks that cannot send each other anything."""
+
+    size = 2
+
+
+class Null:
+    """A communicator that this process does not belong to: MPI raises an error of its own."""
+
+    Iallreduce = None
+
+    @property
+    def rank(self) -> int:
+        raise RuntimeError("Null communicator")
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Other(Group):
+    """The ranks of another group."""
+
+    is_inter = True
+    Iallreduce = None
+
+
+@pytest.mark.parametrize(
+    ("comm", "kind"),
+    [
+        (None, "NoneType"),
+        (0, "int"),
+        ("world", "str"),
+        (Group(), "Group"),
+        (Null(), r"Null \(null\)"),
+        (Other(), "Other"),
+    ],
+)
+def test_what_is_no_communicator(comm: Any, kind: str) -> None:
+    x = np.zeros((2, 3, 4), np.float32)
+    text = f"^comm: expected a communicator of mpi4py that this process .*, got {kind}; pass e.g."
+    for call in (
+        lambda: ring_attention(x, x, x, comm),
+        lambda: ring_attention_backward(x, x, x, x, x, x[:, :, 0], comm),
+        lambda: scatter(x, comm),
+        lambda: gather(x, comm),
+        lambda: ShardedKVCache(comm, 1, 1, 4, 4),
+    ):
+        with pytest.raises(TypeError, match=text):
+            call()
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])

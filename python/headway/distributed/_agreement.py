@@ -61,6 +61,7 @@ def agree(
     digest has two numbers of 24 bits. Names and ranks are asked for only where something differs.
     Message: ``8 * (65 + W)`` bytes, whatever the call.
     """
+    check_comm(comm)
     if comm.size == 1:
         if failure is not None:
             raise failure
@@ -88,6 +89,22 @@ def agree(
     return [int(count) for count in sums[1 : 1 + comm.size]]
 
 
+def check_comm(comm: Any) -> None:
+    """Is it a communicator whose ranks reach each other, and this process one of them?"""
+    try:
+        fits = 0 <= comm.rank < comm.size
+        reach = hasattr(comm, "Iallreduce") and not getattr(comm, "is_inter", False)
+        fits = fits and (comm.size == 1 or reach)
+    except Exception:  # a null communicator raises one of MPI's own
+        fits = False
+    if not fits:
+        null = " (null)" if hasattr(comm, "Iallreduce") and not comm else ""
+        raise TypeError(
+            "comm: expected a communicator of mpi4py that this process belongs to, got "
+            f"{type(comm).__name__}{null}; pass e.g. MPI.COMM_WORLD"
+        )
+
+
 def _raise_first(comm: Any, failure: Exception | None) -> None:
     """Raise what the lowest of the failing ranks has to say, on every rank."""
     mine = None
@@ -111,7 +128,7 @@ def _bytes(value: Any) -> bytes:
     if isinstance(value, np.ndarray):
         head = f"{value.dtype.name} {value.shape} ".encode()
         return head + np.ascontiguousarray(value).tobytes()
-    return repr(value).encode()
+    return repr(value.item() if isinstance(value, np.generic) else value).encode()
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from ..arrays import Array, Integers
 from ..cache import KVCache
 from ..cache_checks import checked_indices, ints_for_all
 from ..weights import checked_size
-from ._agreement import Same, agree
+from ._agreement import Same, agree, check_comm
 
 
 class ShardedState:
@@ -22,11 +22,7 @@ class ShardedState:
     _lengths: list[int]
 
     def _set_up(self, comm: Any, sizes: tuple[Any, ...], dtype: Any) -> None:
-        if not (hasattr(comm, "rank") and hasattr(comm, "size")):
-            raise TypeError(
-                f"comm: expected a communicator of mpi4py, got {type(comm).__name__}; "
-                "pass e.g. MPI.COMM_WORLD"
-            )
+        check_comm(comm)
         share, failure = None, None
         batch, heads, capacity, width, v_width = sizes
         try:
