@@ -16,11 +16,16 @@ MODULES = ["headway"] + [
     if not module.name.startswith("_")
 ]
 
+NEEDED = {"headway.module_files": "safetensors"}
+"""Packages without which the examples of a module cannot run."""
+
 FUNCTIONS = [name for name in headway.__all__ if callable(getattr(headway, name))]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str) -> None:
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name])
     module = importlib.import_module(name)
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     failed, _ = doctest.testmod(module, optionflags=options)
