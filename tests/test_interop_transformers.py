@@ -114,7 +114,7 @@ def test_beams(decoder: Any) -> None:
 
 @pytest.mark.parametrize("cache", ["DynamicCache", "StaticCache"])
 def test_chunked_prefill(decoder: Any, cache: str) -> None:
-    """Pieces of 5, 1, 4 and 3 tokens after one another; the logits of each piece."""
+    """Pieces of 5, 1, 4 and 3 tokens after one another; the logits of each, as of the whole."""
     inputs = prompt(2)["input_ids"]
 
     def task(model: Any) -> Any:
@@ -124,6 +124,8 @@ def test_chunked_prefill(decoder: Any, cache: str) -> None:
         return torch.cat(pieces, dim=1)
 
     assert_same_logits(decoder, task)
+    whole = run(decoder, "headway", lambda model: model(inputs, use_cache=False).logits)
+    assert_close(run(decoder, "headway", task).numpy(), whole.numpy(), TOLERANCE)
 
 
 def test_the_window_and_the_padding_count() -> None:
