@@ -195,8 +195,8 @@ class Dice:
         """The value with one thing changed, or something else."""
         if not isinstance(value, np.ndarray) or value.size > 2**20 or self.chance(0.3):
             return self.junk()
-        if value.dtype.kind in "OSUMm" or value.dtype.names is not None:
-            return self.junk()  # no numbers: spoilt already
+        if value.dtype.kind in "OSUMmc" or value.dtype.names is not None:
+            return self.junk()  # no real numbers: spoilt already
         how = self.random.randrange(9)
         if how == 0:
             return value[None]
