@@ -91,3 +91,16 @@ def test_a_mode_for_functions_sees_the_call() -> None:
         got = ours(*inputs, is_causal=True)
     assert seen[0] is ours
     assert torch.equal(got, ours(*inputs, is_causal=True))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch says that it calls it in a loop
+def test_gradients_of_several_results_at_once() -> None:
+    """``is_grads_batched`` gives what one call after the other gives."""
+    inputs = inputs_of(torch, CASES["causal"], grad=True)
+    out = ours(*inputs, is_causal=True)
+    given = torch.randn(3, *out.shape, dtype=out.dtype)
+    found = torch.autograd.grad(out, inputs, given, retain_graph=True, is_grads_batched=True)
+    for n, each in enumerate(given):
+        alone = torch.autograd.grad(out, inputs, each, retain_graph=True)
+        for x, y in zip(found, alone, strict=True):
+            assert torch.allclose(x[n], y)

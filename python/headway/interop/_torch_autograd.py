@@ -16,6 +16,10 @@ from ._torch_ops import (
 )
 
 _NUM_TENSOR_OPTIONS = 6  # of the operators, before those that are none
+# By is_grads_batched of torch.autograd.grad: the dispatcher takes such a tensor apart.
+_is_batched: Any = getattr(
+    getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda _: False
+)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -68,7 +72,8 @@ class EagerAttention(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
         """Gradients by the operator's arguments."""
         recorded = torch.is_grad_enabled()  # for a second derivative, which the operator refuses
-        return _backward(ctx, grad_out, grad_lse, None if recorded else attend_backward)
+        batched = any(x is not None and _is_batched(x) for x in (grad_out, grad_lse))
+        return _backward(ctx, grad_out, grad_lse, None if recorded or batched else attend_backward)
 
 
 def _refuse_second(ctx: Any, *grads: Any) -> None:
