@@ -196,15 +196,19 @@ def test_release_memory_leaves_results_as_they_are() -> None:
 # Import -------------------------------------------------------------------------------------------
 
 
-def test_import_costs_less_than_30_ms() -> None:
+def test_import_costs_less_than_30_ms_or_a_third_of_numpy() -> None:
+    # CPU time, which grows where others work beside us, for NumPy as for headway: so the second
+    # limit. Wall time: bench/import_time.py, on a machine that is idle.
     code = """
 import json, time
+start = time.process_time()
 import numpy
-start = time.process_time()  # wall time: bench/import_time.py, on a machine that is idle
+middle = time.process_time()
 import headway
-print(json.dumps(time.process_time() - start))
+print(json.dumps([middle - start, time.process_time() - middle]))
 """
-    assert min(run_python(code) for _ in range(7)) < 0.030
+    costs = [run_python(code) for _ in range(7)]
+    assert any(ours < max(0.030, numpys / 3) for numpys, ours in costs), costs
 
 
 def test_import_loads_numpy_and_nothing_else() -> None:
