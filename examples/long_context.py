@@ -33,13 +33,9 @@ def tokens(places: np.ndarray) -> tuple[np.ndarray, ...]:
         np.random.default_rng(int(place)).standard_normal(sum(WIDTHS), np.float32)
         for place in places
     ]
-    parts = np.split(
-        np.reshape(rows, (1, len(places), sum(WIDTHS))), np.cumsum(WIDTHS)[:-1], axis=2
-    )
-    return tuple(
-        np.ascontiguousarray(part.reshape(1, len(places), -1, HEAD_DIM).swapaxes(1, 2))
-        for part in parts
-    )
+    table = np.array(rows, np.float32).reshape(1, len(places), sum(WIDTHS) // HEAD_DIM, HEAD_DIM)
+    parts = np.split(table, np.cumsum(WIDTHS)[:-1] // HEAD_DIM, axis=2)  # by heads
+    return tuple(np.ascontiguousarray(part.swapaxes(1, 2)) for part in parts)
 
 
 def main() -> None:
@@ -48,12 +44,16 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=16, metavar="N", help="tokens after the prompt")
     parser.add_argument("--check", action="store_true", help="compare with one rank alone")
     options = parser.parse_args()
+    if options.tokens < 1 or options.new < 0:
+        got = f"{options.tokens} and {options.new}"
+        parser.error(f"expected --tokens 1 or more and --new 0 or more, got {got}")
     comm = MPI.COMM_WORLD
     end = options.tokens + options.new
 
     # The prompt: each rank has its rows, and gets the results of its rows.
     own = positions(comm.rank, comm.size, options.tokens, sharding="striped")
     q, k, v = tokens(own)
+    comm.Barrier()  # the time is that of the ring, not of the slowest start
     start = time.perf_counter()
     z = ring_attention(q, k, v, comm, sharding="striped")
     prefill = time.perf_counter() - start
