@@ -95,6 +95,14 @@ refused(
     "ValueError",
     "rank 0: num_tokens: expected sequences of one length, a multiple of",
 )
+empty = ShardedKVCache(comm, 2, 2, 7, 4, v_head_dim=3)
+for tokens in (8, 2**70):
+    check(
+        lambda tokens=tokens: empty.append_rows(k[:, :, :1], v[:, :, :1], tokens),
+        "ValueError",
+        f"rank 0: k: expected tokens that fit into the capacity of 7, got {tokens} for a sequence",
+    )
+assert empty.lengths.tolist() == [0, 0]
 
 # A rank that changed its cache alone is found by the next call; then it comes back.
 if odd:

@@ -99,6 +99,10 @@ class ShardedTokens(ShardedState):
             As in :meth:`append`; a ValueError, too, if the sequences have several lengths, or the
             length so far is no multiple of W, so that rank 0 would not own the first new token.
 
+        Notes
+        -----
+        Rows of another sharding are refused only where a rank has another number of them.
+
         Examples
         --------
         >>> import numpy as np
@@ -123,14 +127,14 @@ class ShardedTokens(ShardedState):
                     f"num_tokens: expected sequences of one length, a multiple of {self.size} "
                     f"ranks, got lengths {self._lengths}; pass all tokens to append instead"
                 )
+            grown = [had + tokens] * self.batch
+            self._check_room(tokens, grown)
             own = len(range(self.rank, tokens, self.size))
             if k4.shape[2] != own:
                 raise ValueError(
                     f"k: expected {own} of {tokens} tokens, those of rank {self.rank} of "
                     f'{self.size}, got {k4.shape[2]}; cut with shard(..., sharding="striped")'
                 )
-            grown = [had + tokens] * self.batch
-            self._check_room(tokens, grown)
             same = {
                 "k": Same(Text(kind), TypeError, "convert it on the others"),
                 "num_tokens": Same(tokens),
