@@ -97,3 +97,15 @@ def test_cosine_attention(dtype: str, isa: str) -> None:
         *(a.astype(np.float64) for a in (x, x, v)), scale=100.0, return_lse=True
     )[1]
     np.testing.assert_allclose(lse, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 40}, {"softcap": 5.0}, {"sinks": "none"}])
+def test_the_weights_of_a_row_add_up_to_1(options: dict[str, object], isa: str) -> None:
+    """Also where they are rounded: equal values come out as they are, over two spans of keys."""
+    rng = np.random.default_rng(5)
+    q, k = (rng.standard_normal((2, 1100, 32)).astype(dtype_of("bfloat16")) for _ in range(2))
+    if "sinks" in options:
+        options = {"sinks": np.full(2, -np.inf)}
+    v = np.full((2, 1100, 3), 3, q.dtype)
+    out = headway.attention(q, k, v, scale=1.0, out=np.empty(v.shape, np.float32), **options)
+    np.testing.assert_allclose(out, 3, rtol=1e-5)

@@ -47,7 +47,7 @@ void settle_sums(const AttentionTask& task, const Panel<typename S::Real>& panel
     if (biased) load_sinks<S>(task, panel, lane, sinks);
     const auto total = S::load(panel.total.sum + lane);
     const auto empty = is_empty<S>(total);
-    auto factor = S::set1(1);
+    auto factor = S::set1(1), divisor = S::load(panel.total.divisor + lane);
     S::store(sums, total);
     if (options.sinks != nullptr) {
       const auto sink = S::load(sinks.unshifted), log2e = S::set1(static_cast<Real>(1.4426950408889634074));
@@ -58,8 +58,9 @@ void settle_sums(const AttentionTask& task, const Panel<typename S::Real>& panel
       factor = S::select(none, factor, ours);
       const auto joined = S::select(empty, its, S::fma(total, ours, its));
       S::store(sums, S::select(none, total, joined));
+      divisor = S::select(none, divisor, S::select(empty, its, S::fma(divisor, ours, its)));
     }
-    auto times = S::div(factor, S::load(sums));
+    auto times = S::div(factor, divisor);
     if (options.dropout.drops) times = S::mul(times, S::set1(static_cast<Real>(options.dropout.scale)));
     S::store(inverse + lane, S::select(empty, S::zero(), times));
     if (reference == nullptr) continue;

@@ -50,6 +50,10 @@ std::size_t lay_out_pairs(PairWorkspace& w, char* base, std::int64_t head_dim, s
   w.weights = floats(kKeysPerBlock / 2 * kLanes);
   w.scores = floats(kKeysPerJudgement * kLanes);
   lay_out_panels<VecF32>(w, Products::kPanels, depth / 2 * kLanes, values * kLanes, floats);
+  for (int p = 0; p < Products::kPanels; ++p) {
+    w.panels[p].total.divisor = floats(kLanes);
+    w.panels[p].span.divisor = floats(kLanes);
+  }
   w.rows = halves(VecF32::kLanes * depth);
   w.key_rows = halves(kKeysPerBlock * depth);
   w.value_rows = halves(kKeysPerBlock * value_dim);

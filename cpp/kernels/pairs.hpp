@@ -2,9 +2,10 @@
 // both products to one float32 sum do more of that work than of float32's.
 //
 // The shape is prefill's: lanes are queries, S^T = K . Q^T, then C^T += V^T . W^T. Keys come in pairs along head_dim as
-// they lie. Weights are rounded to bfloat16, pairs of keys side by side, for the second product; the sum of a row's
-// weights, and with it the lse, is of the weights before that rounding. The scores of a few keys lie in memory between
-// the product and the softmax, small enough for the first-level cache. `Products` says how the two products are made.
+// they lie. Weights are rounded to bfloat16, pairs of keys side by side, for the second product. The context
+// is divided by the sum of the weights so rounded, for then they add up to 1; the lse has that of the weights before. The
+// scores of a few keys lie in memory between the product and the softmax, small enough for the first-level cache. `Products`
+// says how the two products are made.
 //
 // A maximum is judged for kKeysPerJudgement keys at a time, on an absolute grid. Weights of hidden keys are 0; a value
 // that is not finite is taken out of the product and added to the lanes that see it, see add_not_finite. The CPU takes
@@ -16,7 +17,7 @@
 namespace headway {
 namespace {
 
-// The weights are rounded to 8 bits, but their sum is not: relative error of the polynomial 2.9e-6.
+// The weights are rounded to 8 bits, but not in the sum of the lse: relative error of the polynomial 2.9e-6.
 struct PairExp2Coefficients {
   static constexpr float kSeries[] = {0.69304484490814969f, 0.24128020472272364f, 0.052242474269121572f,
                                       0.013426684250649921f};
@@ -62,11 +63,17 @@ template <class Products>
   const auto factor = S::select(fresh, S::set1(1), exp2<S>(S::mul(moved, S::set1(args.scale.scale2))));
   const auto least = S::div(S::set1(kLeastWeight<float, true>), factor);  // see raise_reference
   const auto times = [&](S::Vec x) { return S::mul(S::select(S::greater(least, x), S::zero(), x), factor); };
+  auto rounding = S::zero();  // what rounding once more adds to the weights
   for (std::int64_t key = args.begin; key < begin; key += 2) {
     float* p = args.weights + key / 2 * lanes + lane;
     const auto [even, odd] = Products::split(S::load(p));
-    S::store(p, Products::pair(times(even), times(odd)));
+    const auto first = times(even), second = times(odd), pair = Products::pair(first, second);
+    const auto [new_even, new_odd] = Products::split(pair);
+    rounding = S::add(rounding, S::add(S::sub(new_even, first), S::sub(new_odd, second)));
+    S::store(p, pair);
   }
+  float* divisor = args.state->divisor + lane;
+  S::store(divisor, S::add(S::load(divisor), rounding));
 }
 
 // Products (kKeysPerJudgement, lanes) of the keys from `begin` on, for the vector of lanes from `lane` on, of which keys
@@ -113,12 +120,15 @@ template <class Products>
   if (S::any(S::greater(compared, S::load(args.state->bound + lane)))) raise_pairs<Products>(args, most, lane, begin);
 
   const Vec scale2 = S::set1(args.scale.scale2), reference = S::load(args.state->reference + lane);
-  Vec sum = S::load(args.state->sum + lane);
+  Vec sum = S::load(args.state->sum + lane), divisor = S::load(args.state->divisor + lane);
   float* weights = args.weights + begin / 2 * lanes + lane;
   const auto weight = [&](Vec x) { return exp2<S, PairExp2Coefficients>(S::mul(S::sub(x, reference), scale2), kLeastExponent<float, true>); };
   const auto store = [&](int i, Vec even, Vec odd) {
+    const Vec pair = Products::pair(even, odd);
+    const auto [first, second] = Products::split(pair);
     sum = S::add(S::add(sum, even), odd);
-    S::store(weights + i / 2 * lanes, Products::pair(even, odd));
+    divisor = S::add(S::add(divisor, first), second);
+    S::store(weights + i / 2 * lanes, pair);
   };
   if (full) {
 #pragma GCC unroll 2
@@ -131,6 +141,7 @@ template <class Products>
     for (; i < kKeysPerJudgement; i += 2) S::store(weights + i / 2 * lanes, S::zero());
   }
   S::store(args.state->sum + lane, sum);
+  S::store(args.state->divisor + lane, divisor);
 }
 
 // Weights of one key and a vector of lanes, out of the pairs.

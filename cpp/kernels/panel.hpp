@@ -65,7 +65,7 @@ void lay_out_panels(Workspace<typename S::Real>& w, int panels, std::int64_t que
   const auto take_state = [&](auto& state) {
     state.context = take(context);
     state.reference = take(kLanes);
-    state.sum = take(kLanes);
+    state.sum = state.divisor = take(kLanes);
     state.bound = take(kLanes);
   };
   for (int p = 0; p < panels; ++p) {

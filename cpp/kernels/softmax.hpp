@@ -60,12 +60,13 @@ struct SoftmaxScale {
   explicit SoftmaxScale(double scale) : SoftmaxScale(SplitScale<Real>(scale)) {}
 };
 
-// The running softmax of one panel: the context and three numbers per lane.
+// The running softmax of one panel: the context and four numbers per lane.
 template <class Real>
 struct Softmax {
   Real* context;    // (value_dim, lanes): sum of weight * v, not yet divided; unset until started
   Real* reference;  // (lanes)
   Real* sum;        // (lanes): sum of weights
+  Real* divisor;    // (lanes): that of the weights as the context has them: `sum` itself, unless they are rounded
   Real* bound;      // (lanes): -inf while the lane is fresh
   bool started;
 
@@ -73,7 +74,7 @@ struct Softmax {
     started = false;
     for (int i = 0; i < lanes; ++i) {
       reference[i] = 0;
-      sum[i] = 0;
+      sum[i] = divisor[i] = 0;
       bound[i] = -static_cast<Real>(__builtin_inf());
     }
   }
@@ -141,6 +142,7 @@ template <class S, int kVecs>
     S::store(state.reference + at, moved);
     S::store(state.bound + at, S::select(raised, S::add(moved, S::set1(scale.headroom)), bound));
     S::store(state.sum + at, S::mul(S::load(state.sum + at), factor));
+    if (state.divisor != state.sum) S::store(state.divisor + at, S::mul(S::load(state.divisor + at), factor));
     const auto least_context = S::div(S::set1(kLeastNormal<typename S::Real>), factor);
     for (std::int64_t d = 0; d < (state.started ? value_dim : 0); ++d) {
       auto* p = state.context + d * lane_stride + at;
@@ -184,6 +186,10 @@ void join(Softmax<typename S::Real>& total, const Softmax<typename S::Real>& par
     S::store(total.reference + at, blend(total_reference, part_reference, reference));
     S::store(total.bound + at, blend(S::load(total.bound + at), S::set1(0), S::set1(0)));  // no longer fresh
     S::store(total.sum + at, blend(total_sum, part_sum, S::fma(part_sum, b, S::mul(total_sum, a))));
+    if (total.divisor != total.sum) {
+      const Vec before = S::load(total.divisor + at), added = S::load(part.divisor + at);
+      S::store(total.divisor + at, blend(before, added, S::fma(added, b, S::mul(before, a))));
+    }
     for (std::int64_t d = 0; d < value_dim; ++d) {
       const std::int64_t p = d * lanes + at;
       const Vec before = total.started ? S::load(total.context + p) : S::zero();
