@@ -74,11 +74,20 @@ class Run {
     workspace_ = round_up(kernels.workspace_bytes(p.head_dim, p.value_dim));
     numbers_ = round_up(sizeof(double) * static_cast<std::size_t>(kernels.rows_per_task));
     const std::int64_t shared = plan.num_spans > 1 ? plan.num_tasks : 0;
+    if (plan.heads_together > 1 && keeps_mask(p)) mask_ = round_up(kernels.kept_mask_bytes);
     scratch_.emplace(slot_bytes() * static_cast<std::size_t>(plan.num_threads + shared));
   }
 
   AttentionTask task(const TaskPlace& place, std::int64_t slot) const {
     return task_of(problem, place, memory(slot));
+  }
+  // The same, `before` tasks for the same rows of other heads having run in the slot.
+  AttentionTask task(const TaskPlace& place, std::int64_t slot, std::int64_t before) const {
+    AttentionTask found = task(place, slot);
+    if (mask_ == 0) return found;
+    found.kept_mask = memory(slot) + workspace_ + 2 * numbers_;
+    found.mask_is_kept = before > 0;
+    return found;
   }
   double* references(std::int64_t slot) const { return reinterpret_cast<double*>(memory(slot) + workspace_); }
   double* sums(std::int64_t slot) const { return reinterpret_cast<double*>(memory(slot) + workspace_ + numbers_); }
@@ -95,12 +104,12 @@ class Run {
   const InterruptCheck& interrupted;
 
  private:
-  std::size_t slot_bytes() const { return workspace_ + 2 * numbers_; }
+  std::size_t slot_bytes() const { return workspace_ + 2 * numbers_ + mask_; }
   std::byte* memory(std::int64_t slot) const {
     return scratch_->data() + slot_bytes() * static_cast<std::size_t>(slot);
   }
 
-  std::size_t workspace_ = 0, numbers_ = 0;
+  std::size_t workspace_ = 0, numbers_ = 0, mask_ = 0;
   std::optional<Scratch> scratch_;
 };
 
@@ -109,9 +118,9 @@ void attend_tasks(const Run& run) {
   const std::int64_t heads = run.plan.heads_together;
   run_tasks(run.plan.num_tasks / heads, run.plan.num_threads, run.interrupted,
             [&](std::int64_t index, int thread, StopFlag& stop) {
-              for (std::int64_t i = index * heads; i < (index + 1) * heads; ++i) {
-                const TaskPlace place = place_of(run.plan, run.problem, i);
-                const AttentionTask task = run.task(place, thread);
+              for (std::int64_t i = 0; i < heads; ++i) {
+                const TaskPlace place = place_of(run.plan, run.problem, index * heads + i);
+                const AttentionTask task = run.task(place, thread, i);
                 if (!attend(run.kernels, task, thread, stop)) return;
                 run.finish(task, place, thread);
               }

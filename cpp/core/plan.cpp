@@ -59,12 +59,15 @@ std::int64_t heads_together(const AttentionProblem& problem, const Plan& plan) {
   const double mask = static_cast<double>(problem.num_queries) * keys * size(problem.mask.kind);
   const double bytes = keys * static_cast<double>(problem.head_dim + problem.value_dim) * size(problem.key_kind);
   if (mask <= kMaskBytes) return 1;
-  auto heads = static_cast<std::int64_t>(std::clamp(kBytesTogether / bytes, 1.0, static_cast<double>(problem.num_kv_heads)));
+  const double most = keeps_mask(problem) ? static_cast<double>(problem.num_kv_heads) : kBytesTogether / bytes;
+  auto heads = static_cast<std::int64_t>(std::clamp(most, 1.0, static_cast<double>(problem.num_kv_heads)));
   while (problem.num_kv_heads % heads != 0 || (heads > 1 && plan.num_tasks < kTasksPerThread * plan.num_threads * heads)) --heads;
   return heads;
 }
 
 }  // namespace
+
+bool keeps_mask(const AttentionProblem& problem) { return problem.num_keys <= kKeysPerSpan; }
 
 int threads_for(const AttentionProblem& problem, int max_threads) {
   return threads_for(problem, extent_of(problem), max_threads);

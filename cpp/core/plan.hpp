@@ -40,12 +40,17 @@ struct TaskPlace {
 // The threads that the work of a problem pays for, at most max_threads.
 int threads_for(const AttentionProblem& problem, int max_threads);
 
+// Whether heads that go together keep a mask in the lanes, see AttentionTask::kept_mask. Then it pays for more of them than
+// keep their keys and values in cache: moving a mask into the lanes costs more than fetching keys does.
+bool keeps_mask(const AttentionProblem& problem);
+
 // At most max_threads threads, and fewer where the work would not pay for waking them.
 Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int max_threads);
 
 // Task `index` in the order of work: head by head, so that the keys and values of one head stay in cache, and within
-// a head the last rows first, since under the causal mask they take longest. Heads that share a mask go together as far as
-// their keys and values stay in cache together, so that the mask of a block of rows is fetched once for them.
+// a head the last rows first, since under the causal mask they take longest. Heads that share a mask go together, so that
+// the mask of a block of rows is fetched once for them: all of them if it is kept, else as many as their keys and values
+// stay in cache together.
 TaskPlace place_of(const Plan& plan, const AttentionProblem& problem, std::int64_t index);
 
 }  // namespace headway

@@ -109,6 +109,8 @@ AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* w
       .cold = place.cold || p.k.token_stride != p.head_dim || p.v.token_stride != p.value_dim,
       .wide_out = p.wide_out,
       .workspace = workspace,
+      .kept_mask = nullptr,
+      .mask_is_kept = false,
   };
 }
 

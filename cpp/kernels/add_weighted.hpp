@@ -53,6 +53,22 @@ void add_clean(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges
   }
 }
 
+// The sum of all vectors, a few chains of additions side by side.
+template <class S, int kRows, int kVecs>
+[[gnu::always_inline]] inline typename S::Vec add_up(const typename S::Vec (&acc)[kRows][kVecs]) {
+  typename S::Vec sums[kVecs];
+#pragma GCC unroll 32
+  for (int j = 0; j < kVecs; ++j) sums[j] = acc[0][j];
+#pragma GCC unroll 32
+  for (int i = 1; i < kRows; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kVecs; ++j) sums[j] = S::add(sums[j], acc[i][j]);
+  }
+#pragma GCC unroll 32
+  for (int j = 1; j < kVecs; ++j) sums[0] = S::add(sums[0], sums[j]);
+  return sums[0];
+}
+
 // Context rows [d, d + kRows) (kRows, lanes) += values (keys, kRows)^T . weights (keys, lanes). Where some weights are 0 for
 // hidden keys and a sum comes out infinite or NaN, it is made anew without the values that are not finite.
 template <class S, int kVecs, int kRows>
@@ -76,12 +92,8 @@ template <class S, int kVecs, int kRows>
   };
   sum_up(block.values, block.value_stride);
   if (hides_some) {
-    auto test = S::zero();  // x * 0 is 0 for finite numbers, else NaN
-#pragma GCC unroll 32
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 32
-      for (int j = 0; j < kVecs; ++j) test = S::fma(acc[i][j], S::zero(), test);
-    }
+    // A sum of finite numbers, unless they are near the end of the range, is finite, and times 0 it is 0; else NaN.
+    const auto test = S::mul(add_up<S>(acc), S::zero());
     if (__builtin_expect(S::any(S::not_less(test, S::set1(1))), 0)) {  // true for NaN alone
       clean_values<S>(*args.task, block);
       if (block.clean != block.values) return add_clean<S, kVecs, kRows>(args, edges, block, d);

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "add_weighted.hpp"
-#include "mask.hpp"
+#include "kept_mask.hpp"
 
 namespace headway {
 namespace {
@@ -13,8 +13,7 @@ namespace {
 template <class Real>
 struct Options {
   Shape<Real> shape;
-  const MaskBlock* mask;  // or null: it does nothing
-  const Real* bias;       // (kKeysPerBlock, lanes): what it adds; or (keys / sizeof(Real), lanes): bytes, see MaskBlock
+  const MaskBlock<Real>* mask;  // or null: it does nothing
   std::int64_t first;
   std::int64_t begin;  // the block's first key
   std::int64_t open, full;  // keys from `open` to `full` - 1 are hidden from no lane by its position
@@ -79,17 +78,17 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
     };
     if (options.mask->in_bytes) {
       add_mask([&](Vec x, std::int64_t at, int from) __attribute__((always_inline)) {
-        const Vec bytes = S::load(options.bias + at / kBytes * kLanes + from);
+        const Vec bytes = S::load(options.mask->addends + at / kBytes * kLanes + from);
         const auto hides_key = S::byte_is_zero(bytes, static_cast<int>(at % kBytes));
         return S::select(hides_key, hidden, scaled ? x : S::mul(x, scale));
       });
     } else if (options.mask->hides) {
       add_mask([&](Vec x, std::int64_t at, int from) __attribute__((always_inline)) {
-        return add_bias<S>(x, scale, S::load(options.bias + at * kLanes + from));
+        return add_bias<S>(x, scale, S::load(options.mask->addends + at * kLanes + from));
       });
     } else {
       add_mask([&](Vec x, std::int64_t at, int from) __attribute__((always_inline)) {
-        return S::fma(x, scale, S::load(options.bias + at * kLanes + from));
+        return S::fma(x, scale, S::load(options.mask->addends + at * kLanes + from));
       });
     }
   }
@@ -140,17 +139,16 @@ void weigh_zone(const TileArgs<typename S::Real>& args, const Options<typename S
 
 // One block of keys for one panel, as far as its mask shows them.
 template <class S, int kVecs>
-void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const MaskBlock& mask,
+void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const MaskBlock<typename S::Real>& mask,
                    std::int64_t begin) {
   constexpr int kLanes = kVecs * S::kLanes;
   using Real = typename S::Real;
   const AttentionTask& task = *args.task;
   auto& w = workspace_of<S>(task);
-  const MaskBlock* used = mask.shown == Shown::kPart ? &mask : nullptr;
+  const MaskBlock<Real>* used = mask.shown == Shown::kPart ? &mask : nullptr;
   const Edges<kVecs> edges = edges_of<S, kVecs>(args, mask.begin, mask.end);
   const Options<Real> options{Shape<Real>(task, w, ScoreStage::kWeights),
                               used,
-                              mask.in_bytes ? w.mask_rows : w.bias,
                               edges.begins[0],
                               begin,
                               args.panel->last_start - begin,

@@ -83,6 +83,9 @@ struct AttentionTask {
   bool cold;                         // first of its thread to read these keys and values: they are fetched ahead
   bool wide_out;                     // out holds the accumulation type, not the type of q
   void* workspace;                   // workspace_bytes, 64-byte aligned, kept from begin to finish
+  void* kept_mask;                   // kept_mask_bytes, 64-byte aligned: of a mask that tasks for the same rows of other
+                                     // heads share, at most kKeysPerSpan keys; or null
+  bool mask_is_kept;                 // such a task left it there
 };
 
 // The steps of one task, in order: begin; attend_span for each span of keys, ascending; finish. Or the spans on several
@@ -92,6 +95,7 @@ struct KindKernels {
   std::int64_t rows_per_panel;  // rows that one pass over the keys serves
   std::int64_t rows_per_task;   // a whole number of panels
   std::size_t (*workspace_bytes)(std::int64_t head_dim, std::int64_t value_dim);
+  std::size_t kept_mask_bytes;
   void (*begin)(const AttentionTask& task);
   void (*attend_span)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end);
   void (*join)(const AttentionTask& total, const AttentionTask& part);

@@ -10,12 +10,14 @@ namespace {
 // What a mask does to a block of keys for a panel; kAll: it hides nothing and adds nothing.
 enum class Shown { kNothing, kPart, kAll };
 
-// It hides the keys of the block before `begin` and from `end` on. What kPart does to the others: it is in Workspace::bias;
-// or, for a mask of bytes, in Workspace::mask_rows, where a number of a matrix (keys / sizeof(Real), lanes) holds one byte
-// each for neighbouring keys, the first one lowest.
+// It hides the keys of the block before `begin` and from `end` on. What kPart does to the others is in `addends`, rows of
+// (keys, lanes); or, for a mask of bytes, a number of a matrix (keys / sizeof(Real), lanes) holds one byte each for
+// neighbouring keys, the first one lowest.
+template <class Real>
 struct MaskBlock {
   Shown shown;
   std::int64_t begin, end;
+  const Real* addends = nullptr;
   bool in_bytes = false;
   bool hides = true;  // some key from some row
   bool changes[kKeysPerBlock / kKeysPerGroup];  // whether a group of keys has anything but zeros, by kPart
@@ -106,11 +108,11 @@ auto with_mask(const AttentionTask& task, const Body& body) {
   return body(static_cast<const Bool*>(mask));
 }
 
-// Keys [begin, begin + count) of a mask of contiguous bytes -> Workspace::mask_rows, see MaskBlock. Bytes are moved four
-// or eight at a time, as numbers.
+// Keys [begin, begin + count) of a mask of contiguous bytes -> out, see MaskBlock. Bytes are moved four or eight at a time,
+// as numbers.
 template <class S>
 void load_mask_bytes(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
-                     const Bool* mask) {
+                     const Bool* mask, typename S::Real* out) {
   using Real = typename S::Real;
   constexpr std::int64_t kNumbers = kKeysPerBlock / sizeof(Real);
   const int lanes = panel.vecs * S::kLanes;
@@ -119,16 +121,16 @@ void load_mask_bytes(const AttentionTask& task, const Panel<typename S::Real>& p
   for (int i = 0; i < S::kLanes; ++i) rows[i] = staged[i];
   int lane = 0, used = 0;
   const auto flush = [&] {
-    load_transposed<S>(rows, used, kNumbers, workspace_of<S>(task).mask_rows + lane, lanes);
+    load_transposed<S>(rows, used, kNumbers, out + lane, lanes);
     lane += S::kLanes;
     used = 0;
   };
   for_mask_rows(task, panel, begin, mask, [&](const Bool* row) {
-    auto* out = reinterpret_cast<unsigned char*>(staged[used]);
+    auto* to = reinterpret_cast<unsigned char*>(staged[used]);
     if (count == kKeysPerBlock) {
-      __builtin_memcpy(out, row, kKeysPerBlock);
+      __builtin_memcpy(to, row, kKeysPerBlock);
     } else {
-      for (std::int64_t i = 0; i < kKeysPerBlock; ++i) out[i] = i < count ? row[i].byte : 0;
+      for (std::int64_t i = 0; i < kKeysPerBlock; ++i) to[i] = i < count ? row[i].byte : 0;
     }
     if (++used == S::kLanes) flush();
     return true;
@@ -139,7 +141,7 @@ void load_mask_bytes(const AttentionTask& task, const Panel<typename S::Real>& p
 // Keys [begin, begin + count) of the mask, for kPart: -> rows of bias (keys, lanes), all of them if fill_all, else where
 // `changes` says so, or as bytes.
 template <class S, class Element>
-MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>& panel, const Element* mask,
+MaskBlock<typename S::Real> load_mask_of(const AttentionTask& task, const Panel<typename S::Real>& panel, const Element* mask,
                        std::int64_t begin, std::int64_t count, typename S::Real* bias, bool fill_all) {
   using Real = typename S::Real;
   const std::ptrdiff_t key_stride = task.options.mask_key_stride;
@@ -151,9 +153,9 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
     changes = changes || effect.changes;
     return !(shows && changes);
   });
-  if (!shows) return {Shown::kNothing, 0, 0, false, true, {}};
-  if (!changes) return {Shown::kAll, 0, count, false, false, {}};
-  MaskBlock block{Shown::kPart, 0, count, false, true, {}};
+  if (!shows) return {Shown::kNothing, 0, 0, nullptr, false, true, {}};
+  if (!changes) return {Shown::kAll, 0, count, nullptr, false, false, {}};
+  MaskBlock<Real> block{Shown::kPart, 0, count, bias, false, true, {}};
 
   Real* staged = workspace_of<S>(task).mask_rows;
   const auto stage = [&](const Element* row, Real* to) {
@@ -184,7 +186,7 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
   for (bool& changed : block.changes) changed = true;
   if constexpr (__is_same(Element, Bool)) {
     if (key_stride == 1 && !fill_all) {
-      load_mask_bytes<S>(task, panel, begin, count, mask);
+      load_mask_bytes<S>(task, panel, begin, count, mask, bias);
       block.in_bytes = true;
       return block;
     }
@@ -236,7 +238,7 @@ MaskBlock load_mask_of(const AttentionTask& task, const Panel<typename S::Real>&
 }
 
 template <class S>
-MaskBlock load_mask(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
+MaskBlock<typename S::Real> load_mask(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t count,
                     typename S::Real* bias, bool fill_all) {
   return with_mask(task, [&](const auto* mask) { return load_mask_of<S>(task, panel, mask, begin, count, bias, fill_all); });
 }
@@ -260,7 +262,7 @@ template <class S>
 void prefetch_mask(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t begin, std::int64_t row,
                    std::int64_t count) {
   const ScoreOptions& options = task.options;
-  if (options.mask_key_stride != 1 || options.mask_token_stride == 0) return;
+  if (options.mask_key_stride != 1 || options.mask_token_stride == 0 || task.mask_is_kept) return;
   constexpr int kSizes[] = {4, 8, 2, 2, 1};  // by MaskKind
   const int size = kSizes[static_cast<int>(options.mask_kind)];
   RowCursor cursor(panel.first_row + row, task.group);
@@ -278,7 +280,7 @@ const typename S::Real* mask_of(const AttentionTask& task, const Panel<typename 
   using Real = typename S::Real;
   const int lanes = panel.vecs * S::kLanes;
   Real* bias = workspace_of<S>(task).bias;
-  const MaskBlock block = load_mask<S>(task, panel, begin, count, bias, true);
+  const MaskBlock<Real> block = load_mask<S>(task, panel, begin, count, bias, true);
   for (std::int64_t key = 0; key < count; ++key) {
     if (key >= block.begin && key < block.end) continue;
     for (int lane = 0; lane < lanes; ++lane) bias[key * lanes + lane] = -static_cast<Real>(__builtin_inf());

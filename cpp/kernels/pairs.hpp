@@ -177,7 +177,6 @@ inline VecF32::Vec weights_of_key(const PairArgs& args, std::int64_t key, int la
 template <class Products>
 void attend_pairs(PairArgs& args, std::int64_t first_key) {
   using S = VecF32;
-  auto& w = workspace_of<S>(*args.task);
   const int vecs = args.panel->vecs;
   for (int j = 0; j < vecs; ++j) {
     const std::int64_t end = static_cast<std::int64_t>(args.panel->limits[(j + 1) * S::kLanes - 1]) + 1 - args.block->offset;
@@ -187,9 +186,9 @@ void attend_pairs(PairArgs& args, std::int64_t first_key) {
   if (args.ends[vecs - 1] <= (start > 0 ? start : 0)) return;
   args.begin = start > 0 ? start / kKeysPerJudgement * kKeysPerJudgement : 0;
   if (args.task->options.mask != nullptr) {
-    const MaskBlock mask = load_mask<S>(*args.task, *args.panel, first_key, args.ends[vecs - 1], w.bias, true);
+    const MaskBlock<float> mask = mask_block<S>(*args.task, *args.panel, first_key, args.ends[vecs - 1], true);
     if (mask.shown == Shown::kNothing) return;
-    args.bias = mask.shown == Shown::kPart ? w.bias : nullptr;
+    args.bias = mask.addends;
     if (mask.begin > args.begin) args.begin = mask.begin / kKeysPerJudgement * kKeysPerJudgement;
     for (auto& end : args.ends) end = end < mask.end ? end : mask.end;
   }
@@ -263,6 +262,7 @@ constexpr KindKernels pair_kernels() {
             PairWorkspace w;
             return lay_out_pairs<Products>(w, nullptr, head_dim, value_dim);
           },
+      .kept_mask_bytes = kept_mask_bytes<S>(Products::kPanels),
       .begin = begin_pairs<Products>,
       .attend_span = attend_pairs_span<Products>,
       .join = join_tasks<S>,

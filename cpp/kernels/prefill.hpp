@@ -54,8 +54,8 @@ void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::R
   if (count <= clamp(panel.first_start - begin)) return;
 
   const auto& w = workspace_of<S>(*args.task);
-  MaskBlock mask{Shown::kAll, 0, count, false, false, {}};
-  if (args.task->options.mask != nullptr) mask = load_mask<S>(*args.task, panel, begin, count, w.bias, false);
+  MaskBlock<typename S::Real> mask{Shown::kAll, 0, count, nullptr, false, false, {}};
+  if (args.task->options.mask != nullptr) mask = mask_block<S>(*args.task, panel, begin, count, false);
   if (mask.shown == Shown::kNothing) return;
   if (w.shaped || mask.shown == Shown::kPart || panel.last_start > begin) {
     return attend_scores<S, kVecs>(args, block, mask, begin);
@@ -93,13 +93,14 @@ template <class S, class Element, class KeyElement, class Load, class Attend>
   for (int p = 0; p < w.num_panels && task.options.mask != nullptr; ++p) {
     prefetch_mask<S>(task, w.panels[p], key_begin + hidden - kKeysPerBlock, 0, w.panels[p].num_rows);
   }
+  begin_mask<S>(task);
   bool joins[kMostPanels];
   for (int p = 0; p < w.num_panels; ++p) joins[p] = w.panels[p].total.started;
 
   for (std::int64_t begin = key_begin + hidden; begin < key_end; begin += kKeysPerBlock) {
     const std::int64_t count = key_end - begin < kKeysPerBlock ? key_end - begin : kKeysPerBlock;
     bool shown = task.options.mask == nullptr;
-    for (int p = 0; p < w.num_panels && !shown; ++p) shown = mask_shows<S>(task, w.panels[p], begin, count);
+    for (int p = 0; p < w.num_panels && !shown; ++p) shown = block_shows<S>(task, w.panels[p], begin, count);
     if (!shown) continue;
     w.fetch = Fetch();
     if (task.cold) {

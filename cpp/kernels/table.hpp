@@ -20,6 +20,7 @@ constexpr KindKernels kernels_of() {
             Workspace<typename S::Real> w;
             return lay_out<S>(w, nullptr, head_dim, value_dim);
           },
+      .kept_mask_bytes = kept_mask_bytes<S>(kPanelsPerTask),
       .begin = begin_task<S, Element>,
       .attend_span = attend_span<S, Element, KeyElement>,
       .join = join_tasks<S>,
