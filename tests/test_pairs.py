@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import DTYPES, Array, assert_same_bits, attend, dtype_of
+from helpers import DTYPES, Array, assert_same_bits, attend, dtype_of, make_qkv
 
 import headway
 
@@ -109,3 +109,20 @@ def test_the_weights_of_a_row_add_up_to_1(options: dict[str, object], isa: str) 
     v = np.full((2, 1100, 3), 3, q.dtype)
     out = headway.attention(q, k, v, scale=1.0, out=np.empty(v.shape, np.float32), **options)
     np.testing.assert_allclose(out, 3, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("any_threads")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tasks_of_every_number_of_panels(dtype: str, isa: str) -> None:
+    """Few threads get tasks of many rows, many threads tasks of few: the bits are the same."""
+    q, k, v = make_qkv(11, dtype, heads=(4, 4), tokens=(700, 700), head_dim=16)
+    headway.set_num_threads(1)
+    expected, lse = attend(q, k, v)
+    for threads in (2, 4, 8, 16):
+        headway.set_num_threads(threads)
+        found = attend(q, k, v)
+        assert_same_bits(found[0], expected)
+        assert_same_bits(found[1], lse)
+    headway.set_num_threads(1)
+    for start in (0, 130, 500, 640):  # rows of one task, then of tasks that hold fewer
+        assert_same_bits(attend(q[:, :, start:], k, v)[0], expected[:, :, start:])

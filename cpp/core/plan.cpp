@@ -109,8 +109,12 @@ Plan make_plan(const AttentionProblem& problem, const KindKernels& kernels, int 
     }
     plan.num_tasks = plan.first_tasks.back();
   };
-  count_tasks(kernels.rows_per_task);
-  if (plan.num_tasks < kTasksPerThread * plan.num_threads) count_tasks(kernels.rows_per_panel);
+  std::int64_t rows = kernels.rows_per_task;
+  count_tasks(rows);
+  while (plan.num_tasks < kTasksPerThread * plan.num_threads && rows > kernels.rows_per_panel) {
+    rows = std::max(rows / 2, kernels.rows_per_panel);
+    count_tasks(rows);
+  }
 
   plan.num_spans = 1;
   // Too few tasks for the threads, but long ones: the spans of a task go to several threads.

@@ -115,7 +115,7 @@ void add_block(const BackwardTask& task, std::int64_t offset) {
   const bool shaped = w.shaped || drops || forward.options.mask != nullptr || task.score_gradients != nullptr;
   RowProduct<Real> for_values{{}, {}, w.grad_rows, w.value_width, w.rows_finite}, for_keys{{}, {}, w.query_rows, w.head_width, w.rows_finite};
   bool shown = false;
-  std::int64_t ends[kMostPanels][S::kPanelVecs];
+  std::int64_t ends[kMostBackwardPanels][S::kPanelVecs];
   for (int p = 0; p < w.num_panels; ++p) {
     const auto& gradients = w.gradients[p];
     for (int j = 0; j < S::kPanelVecs; ++j) {

@@ -9,10 +9,11 @@ namespace headway {
 namespace {
 
 // Panels of a block of rows, about 64 rows: so many steps has a product over rows.
+inline constexpr int kMostBackwardPanels = 4;
 template <class S>
 inline constexpr int kBackwardPanels = S::kPanelVecs * S::kLanes >= 64   ? 1
                                        : S::kPanelVecs * S::kLanes >= 20 ? 2
-                                                                         : kMostPanels;
+                                                                         : kMostBackwardPanels;
 template <class S>
 inline constexpr int kPanelLanes = S::kPanelVecs * S::kLanes;
 template <class S>
@@ -34,7 +35,7 @@ struct GradientPanel {
 
 template <class Real>
 struct BackwardWorkspace : Workspace<Real> {
-  GradientPanel<Real> gradients[kMostPanels];
+  GradientPanel<Real> gradients[kMostBackwardPanels];
   Real *query_rows, *grad_rows;                // (rows, head_width), (rows, value_width): the block's own
   Real *chunk_keys, *chunk_values;             // (chunk, head_width), (chunk, value_width)
   Real *key_sums, *value_sums;                 // likewise: gradients so far

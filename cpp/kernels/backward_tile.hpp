@@ -103,8 +103,8 @@ template <class S>
 // that see some key of a tile.
 template <class Real>
 struct RowProduct {
-  const Real* matrix[kMostPanels];   // factors
-  const Real* weights[kMostPanels];  // where one is 0, the row is left out, unless `finite`
+  const Real* matrix[kMostBackwardPanels];   // factors
+  const Real* weights[kMostBackwardPanels];  // where one is 0, the row is left out, unless `finite`
   const Real* rows;
   std::int64_t width;
   bool finite;

@@ -74,6 +74,12 @@ inline __mmask32 first_of_32(std::int64_t n) {
 // rows (count, width) -> out (padded_count, padded_width), zeros around them.
 inline void copy_padded(const BFloat16* rows, std::ptrdiff_t stride, std::int64_t count, std::int64_t width,
                         std::int64_t padded_count, std::int64_t padded_width, BFloat16* out) {
+  if (count == padded_count && width == padded_width && width % 32 == 0) {  // nothing to pad: no masks
+    for (std::int64_t i = 0; i < count; ++i, out += width) {
+      for (std::int64_t at = 0; at < width; at += 32) _mm512_storeu_si512(out + at, _mm512_loadu_si512(rows + i * stride + at));
+    }
+    return;
+  }
   for (std::int64_t i = 0; i < padded_count; ++i, out += padded_width) {
     const BFloat16* row = rows + (i < count ? i * stride : 0);
     for (std::int64_t at = 0; at < padded_width; at += 32) {

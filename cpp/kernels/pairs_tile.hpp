@@ -11,7 +11,7 @@ namespace headway {
 namespace {
 
 struct TilePairs {
-  static constexpr int kPanels = 4;  // of a task: keys are copied and values transposed once for all of them
+  static constexpr int kPanels = 8;  // of a task: keys are copied and values transposed once for all of them
   static constexpr int kDepthStep = 32, kValueStep = 16;
   static constexpr int kKeysPerTile = 16;
   static constexpr int kKeyStep = 32;

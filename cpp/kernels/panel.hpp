@@ -10,7 +10,7 @@ namespace headway {
 namespace {
 
 inline constexpr int kPanelsPerTask = 2;
-inline constexpr int kMostPanels = 4;  // of tasks whose blocks of keys cost more to make ready
+inline constexpr int kMostPanels = 8;  // of tasks whose blocks of keys cost more to make ready
 // Blocks begin at multiples of this, whatever is visible, for a row's bits may depend on where they do. It divides
 // kKeysPerSpan, and is a multiple of every tile's rows but the remainder.
 inline constexpr int kKeysPerBlock = 128;
