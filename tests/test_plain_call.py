@@ -229,3 +229,19 @@ def test_bfloat16_is_known_by_name() -> None:
     assert mixed
     assert taken[0]
     assert not taken[-1]  # too many to be remembered: by way of the checks, with the same result
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_results_begin_with_a_cache_line(dtype: str) -> None:
+    """By way of the bindings and by way of the checks; small ones are arrays of their own."""
+    q, k, v = make_qkv(3, dtype, heads=(4, 4), tokens=(65, 65), head_dim=32)
+    assert q.nbytes >= 1 << 14
+    results = [headway.attention(q, k, v), headway.attention(q, k, v, layout="BTHD")]
+    results += [checked(q, k, v), headway.attention(q, k, v, softcap=3.0)]
+    for out in results:
+        assert out.ctypes.data % 64 == 0
+        assert out.flags.c_contiguous
+        assert out.flags.writeable
+    assert_same_bits(results[0], results[2])
+    small = headway.attention(q[:, :, :8], k, v)
+    assert small.base is None

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from . import _core
 from .available import ALWAYS_THERE, available_bytes
 
 Array = np.ndarray[Any, Any]
@@ -137,7 +138,7 @@ def head_first(x: Array, rank: int) -> Array:
 
 
 def empty_result(shape: tuple[int, ...], dtype: Any) -> Array:
-    """A new array for a result.
+    """A new array for a result. A large one begins with a cache line.
 
     Raises
     ------
@@ -145,7 +146,7 @@ def empty_result(shape: tuple[int, ...], dtype: Any) -> Array:
         If it does not fit in memory, or not even in what NumPy can count.
     """
     try:
-        result = np.empty(shape, dtype)
+        result: Array = _core.new_array(shape, np.dtype(dtype))
         if result.nbytes <= ALWAYS_THERE or result.nbytes <= available_bytes():
             return result
         raise MemoryError  # the system promises more than it has, and ends the process later
