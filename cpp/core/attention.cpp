@@ -113,14 +113,27 @@ class Run {
   std::optional<Scratch> scratch_;
 };
 
+// Rows of a task that are little work beside reading its keys.
+constexpr std::int64_t kFewRows = 16;
+
 // Each task in one thread, its spans one after the other; likewise the heads that go together.
 void attend_tasks(const Run& run) {
   const std::int64_t heads = run.plan.heads_together;
+  // Tasks of few rows pass over their keys once, quickly; the first of the next task are asked for ahead. The threads take
+  // turns: likely every num_threads-th task is one thread's.
+  const bool few = heads == 1 && run.plan.tasks_per_head == 1 && run.plan.first_tasks.empty() &&
+                   run.problem.num_queries * (run.problem.num_heads / run.problem.num_kv_heads) <= kFewRows;
   run_tasks(run.plan.num_tasks / heads, run.plan.num_threads, run.interrupted,
             [&](std::int64_t index, int thread, StopFlag& stop) {
               for (std::int64_t i = 0; i < heads; ++i) {
-                const TaskPlace place = place_of(run.plan, run.problem, index * heads + i);
-                const AttentionTask task = run.task(place, thread, i);
+                const std::int64_t at = index * heads + i;
+                const TaskPlace place = place_of(run.plan, run.problem, at);
+                AttentionTask task = run.task(place, thread, i), next;
+                if (few && at + run.plan.num_threads < run.plan.num_tasks) {
+                  next = run.task(place_of(run.plan, run.problem, at + run.plan.num_threads), thread);
+                  task.next = &next;
+                  task.next_key = keys_of(next).begin;
+                }
                 if (!attend(run.kernels, task, thread, stop)) return;
                 run.finish(task, place, thread);
               }
@@ -136,10 +149,14 @@ void attend_spans(const Run& run) {
             [&](std::int64_t index, int thread, StopFlag& stop) {
               const std::int64_t span = index % spans, slot = run.plan.num_threads + index / spans;
               const TaskPlace place = place_of(run.plan, run.problem, index / spans);
-              const AttentionTask total = run.task(place, slot), part = run.task(place, thread);
+              const AttentionTask total = run.task(place, slot);
+              AttentionTask part = run.task(place, thread);
               const KeyRange visible = keys_of(part);
               const std::int64_t begin = (visible.begin / kKeysPerSpan + span) * kKeysPerSpan;
               const std::int64_t end = std::min(begin + kKeysPerSpan, visible.end);
+              part.keys_read = end;
+              part.next_key = begin + run.plan.num_threads * kKeysPerSpan;  // the threads take turns
+              if (part.next_key < visible.end) part.next = &part;
               const bool sees = end > std::max(begin, visible.begin);
               run.kernels.begin(part);
               if (sees) run.kernels.attend_span(part, begin, end);

@@ -107,6 +107,9 @@ AttentionTask task_of(const AttentionProblem& p, const TaskPlace& place, void* w
       .pages = pages_of(p, place.batch, place.kv_head),
       // Rows that lie apart are not foreseen by the CPU either.
       .cold = place.cold || p.k.token_stride != p.head_dim || p.v.token_stride != p.value_dim,
+      .keys_read = s.num_keys,
+      .next = nullptr,
+      .next_key = 0,
       .wide_out = p.wide_out,
       .workspace = workspace,
       .kept_mask = nullptr,

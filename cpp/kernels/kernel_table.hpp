@@ -81,6 +81,9 @@ struct AttentionTask {
   ScoreOptions options;
   KeyPages pages;
   bool cold;                         // first of its thread to read these keys and values: they are fetched ahead
+  std::int64_t keys_read;            // up to this key, at most num_keys; then its thread goes on
+  const AttentionTask* next;         // with this task, as far as can be told, from next_key on; or null
+  std::int64_t next_key;
   bool wide_out;                     // out holds the accumulation type, not the type of q
   void* workspace;                   // workspace_bytes, 64-byte aligned, kept from begin to finish
   void* kept_mask;                   // kept_mask_bytes, 64-byte aligned: of a mask that tasks for the same rows of other

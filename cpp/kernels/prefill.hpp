@@ -74,6 +74,18 @@ void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::R
   args.state->started = true;
 }
 
+// What is to be read after the block that starts at `begin`: the next one; or, where no key of the task is left, or none that
+// its thread reads, the first one of what the thread goes on with.
+template <class KeyElement>
+Fetch fetch_after(const AttentionTask& task, std::int64_t begin, std::int64_t visible_end) {
+  const auto block = [](const AttentionTask& of, std::int64_t from, std::int64_t end) {
+    return Fetch::of<KeyElement>(of, from, end - from < kKeysPerBlock ? end - from : kKeysPerBlock);
+  };
+  const std::int64_t end = task.keys_read < visible_end ? task.keys_read : visible_end;
+  if (begin + kKeysPerBlock < end) return block(task, begin + kKeysPerBlock, end);
+  return task.next != nullptr ? block(*task.next, task.next_key, task.next->num_keys) : Fetch();
+}
+
 // Walks over keys [key_begin, key_end), one span: load(begin, count) makes each block of keys ready, attend(block, panel,
 // state, last) then adds it to each panel of the task; last says that no key follows.
 template <class S, class Element, class KeyElement, class Load, class Attend>
@@ -102,11 +114,7 @@ template <class S, class Element, class KeyElement, class Load, class Attend>
     bool shown = task.options.mask == nullptr;
     for (int p = 0; p < w.num_panels && !shown; ++p) shown = block_shows<S>(task, w.panels[p], begin, count);
     if (!shown) continue;
-    w.fetch = Fetch();
-    if (task.cold) {
-      const std::int64_t next = begin + kKeysPerBlock, left = visible_end - next;
-      w.fetch = Fetch::of<KeyElement>(task, next, left < kKeysPerBlock ? left : kKeysPerBlock);
-    }
+    w.fetch = task.cold ? fetch_after<KeyElement>(task, begin, visible_end) : Fetch();
     auto block = load(begin, count);
     for (int p = 0; p < w.num_panels; ++p) {
       auto& panel = w.panels[p];
