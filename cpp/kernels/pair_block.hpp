@@ -18,6 +18,7 @@ struct PairWorkspace : Workspace<float> {
   BFloat16* value_rows;    // (kKeysPerBlock, value_dim): values that lie in several pages
   BFloat16* clean_values;  // (kKeysPerBlock, value_dim): values without those that are not finite
   BFloat16* packed;        // (kKeysPerBlock, values): values as the products want them
+  float* few_context;      // (2, 16, value_dim): see RowContext; null where no such way is
 };
 
 // One block of keys and values as the products read them.
@@ -59,6 +60,8 @@ std::size_t lay_out_pairs(PairWorkspace& w, char* base, std::int64_t head_dim, s
   w.value_rows = halves(kKeysPerBlock * value_dim);
   w.clean_values = halves(kKeysPerBlock * value_dim);
   w.packed = halves(kKeysPerBlock * values);
+  w.few_context = nullptr;
+  if constexpr (requires { typename Products::Few; }) w.few_context = floats(2 * 16 * value_dim);
   return used;
 }
 
@@ -134,9 +137,9 @@ inline bool any_not_finite(const BFloat16* values, std::ptrdiff_t stride, std::i
   return found != 0;
 }
 
-// Keys [begin, begin + count) of the task, ready for the products.
+// Keys [begin, begin + count) of the task, ready for the products; their values where they lie in one piece.
 template <class Products>
-PairBlock load_pairs(const AttentionTask& task, std::int64_t begin, std::int64_t count, std::int64_t span_begin) {
+PairBlock load_pair_keys(const AttentionTask& task, std::int64_t begin, std::int64_t count, std::int64_t span_begin) {
   auto& w = pair_workspace_of(task);
   const auto keys = rows_from<false, BFloat16>(task, begin), values_lie = rows_from<true, BFloat16>(task, begin);
   PairBlock block{};
@@ -164,6 +167,14 @@ PairBlock load_pairs(const AttentionTask& task, std::int64_t begin, std::int64_t
     block.values = w.value_rows;
     block.value_stride = task.value_dim;
   }
+  return block;
+}
+
+// The block's values, ready for the products.
+template <class Products>
+void load_pair_values(const AttentionTask& task, PairBlock& block) {
+  auto& w = pair_workspace_of(task);
+  const std::int64_t count = block.count;
   const BFloat16* values = block.values;
   std::ptrdiff_t stride = block.value_stride;
   block.cleaned = any_not_finite(values, stride, count, task.value_dim);
@@ -179,7 +190,6 @@ PairBlock load_pairs(const AttentionTask& task, std::int64_t begin, std::int64_t
   }
   Products::pack_values(values, stride, count, task.value_dim, w.packed, w.fetch);
   block.packed = w.packed;
-  return block;
 }
 
 }  // namespace

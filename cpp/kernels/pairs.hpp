@@ -24,10 +24,16 @@ struct PairExp2Coefficients {
   static constexpr float kSmallest = -126.0f;
 };
 
+// The context of few rows where it lies in rows, see pairs_few.hpp: (16, value_dim) floats, once it is started.
+struct RowContext {
+  float *now, *next;
+  bool in_use;  // else it lies in lanes, as all others do
+};
+
 // What the steps need to know for one block and panel.
 struct PairArgs {
   const AttentionTask* task;
-  const PairBlock* block;
+  PairBlock* block;
   const Panel<float>* panel;
   Softmax<float>* state;
   float* scores;   // (kKeysPerJudgement, lanes)
@@ -36,6 +42,7 @@ struct PairArgs {
   const float* bias;  // (kKeysPerBlock, lanes): what a mask adds to the scores, or null
   std::int64_t begin;  // keys of the block before this one, a multiple of kKeysPerJudgement, are seen by no lane
   std::int64_t ends[VecF32::kPanelVecs];  // keys of the block that some lane of each vector sees; rising
+  RowContext* few;  // null: of many rows
 };
 
 // Moves the reference of the lanes whose largest product passed the bound, see raise_reference, and rescales the pairs
@@ -57,10 +64,18 @@ template <class Products>
   }
   // Products, unlike scores, have a unit of their own: their reference does not go ahead.
   const float least_weight = workspace_of<S>(*args.task).shaped ? kLeastWeight<float, true> : kLeastWeight<float, false>;
-  raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, args.task->value_dim, lanes, least_weight,
-                        alibi ? rises : nullptr);
+  const bool in_rows = args.few != nullptr && args.few->in_use;
+  raise_reference<S, 1>(*args.state, args.scale, products, lane, nullptr, 0, in_rows ? 0 : args.task->value_dim, lanes,
+                        least_weight, alibi ? rises : nullptr);
   const auto moved = S::sub(before, S::load(args.state->reference + lane));
   const auto factor = S::select(fresh, S::set1(1), exp2<S>(S::mul(moved, S::set1(args.scale.scale2))));
+  if constexpr (requires { typename Products::Few; }) {
+    if (in_rows && args.state->started) {
+      alignas(64) float factors[S::kLanes];
+      S::store(factors, factor);
+      Products::Few::rescale(args.few->now, args.task->value_dim, factors);
+    }
+  }
   const auto least = S::div(S::set1(kLeastWeight<float, true>), factor);  // see raise_reference
   const auto times = [&](S::Vec x) { return S::mul(S::select(S::greater(least, x), S::zero(), x), factor); };
   auto rounding = S::zero();  // what rounding once more adds to the weights
@@ -173,6 +188,32 @@ inline VecF32::Vec weights_of_key(const PairArgs& args, std::int64_t key, int la
   }
 }
 
+// The context of few rows -> lanes, where all else expects it.
+template <class Products>
+void leave_rows(const AttentionTask& task, const Softmax<float>& state, RowContext& few) {
+  if (few.in_use && state.started) Products::Few::to_lanes(few.now, task.value_dim, state.context);
+  few.in_use = false;
+}
+
+// The context of few rows += the block. Where a value is not finite, the way of many rows takes over for the rest of the span.
+template <class Products>
+void add_few_pairs(const PairArgs& args) {
+  if (args.few->in_use) {
+    RowContext& few = *args.few;
+    const PairBlock& block = *args.block;
+    const typename Products::Few::Values values{block.values, block.value_stride, block.count, args.begin, args.ends[0]};
+    const float* before = args.state->started ? few.now : nullptr;
+    Fetch& fetch = workspace_of<VecF32>(*args.task).fetch;
+    if (Products::Few::add(args.weights, values, args.task->value_dim, before, few.next, fetch)) {
+      few = {few.next, few.now, true};
+      return;
+    }
+    leave_rows<Products>(*args.task, *args.state, few);
+  }
+  load_pair_values<Products>(*args.task, *args.block);
+  Products::template context<1>(args);
+}
+
 // One block of keys, the first of which is first_key, for one panel.
 template <class Products>
 void attend_pairs(PairArgs& args, std::int64_t first_key) {
@@ -201,6 +242,9 @@ void attend_pairs(PairArgs& args, std::int64_t first_key) {
       }
     }
     if (drops_weights(*args.task)) drop_pairs(args, first_key);
+    if constexpr (kVecs == 1 && requires { typename Products::Few; }) {
+      if (args.few != nullptr) return add_few_pairs<Products>(args);
+    }
     Products::template context<kVecs>(args);
   });
   args.state->started = true;
@@ -217,14 +261,24 @@ template <class Products>
 void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
   [[maybe_unused]] const typename Products::Session session;
   auto& w = pair_workspace_of(task);
+  // Blocks that a mask may pass over: then none is known to be the last of the span.
+  bool is_few = false;
+  if constexpr (requires { typename Products::Few; }) is_few = task.options.mask == nullptr && Products::Few::serves(task, w);
+  RowContext few{w.few_context, is_few ? w.few_context + 16 * task.value_dim : nullptr, is_few};
   walk_span<VecF32, BFloat16, BFloat16>(
       task, key_begin, key_end,
       [&](std::int64_t begin, std::int64_t count) {
-        return load_pairs<Products>(task, begin, count, key_begin);
+        PairBlock block = load_pair_keys<Products>(task, begin, count, key_begin);
+        if (!is_few) load_pair_values<Products>(task, block);
+        return block;
       },
-      [&](const PairBlock& block, Panel<float>& panel, Softmax<float>& state, bool) {
-        PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, w.scale, nullptr, 0, {}};
-        attend_pairs<Products>(args, key_begin + block.offset);
+      [&](PairBlock& block, Panel<float>& panel, Softmax<float>& state, bool) {
+        PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, w.scale, nullptr, 0, {}, is_few ? &few : nullptr};
+        const std::int64_t first_key = key_begin + block.offset, end = first_key + block.count;
+        attend_pairs<Products>(args, first_key);
+        if constexpr (requires { typename Products::Few; }) {
+          if (end >= key_end || end > panel.last_limit) leave_rows<Products>(task, state, few);
+        }
       });
 }
 

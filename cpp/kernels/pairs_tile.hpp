@@ -5,6 +5,7 @@
 #pragma once
 
 #include "pairs_dot.hpp"
+#include "pairs_few.hpp"
 #include "tile_registers.hpp"
 
 namespace headway {
@@ -18,6 +19,7 @@ struct TilePairs {
   static constexpr int kA = 4, kB = 5;
 
   using Session = TileSession;
+  using Few = FewPairs;
 
   static bool reads(const BFloat16* keys, std::ptrdiff_t stride, std::int64_t head_dim) {
     return head_dim % kDepthStep == 0 && stride % 32 == 0 && reinterpret_cast<std::uintptr_t>(keys) % 64 == 0;
@@ -36,6 +38,24 @@ struct TilePairs {
     const std::int64_t most = begin + kKeysPerJudgement, end = args.ends[kFirst] < most ? args.ends[kFirst] : most;
     constexpr std::ptrdiff_t kRow = kVecs * VecF32::kLanes * kWord;
     const PairBlock& block = *args.block;
+    // One vector of lanes: two groups of keys beside each other, so that as many sums are under way.
+    for (; kVecs == 1 && key + 16 < end; key += 32) {
+      tile_zero<0>();
+      tile_zero<1>();
+      const BFloat16* keys = block.keys + key * block.key_stride;
+      for (std::int64_t d = 0; d < block.depth; d += kDepthStep) {
+        workspace_of<VecF32>(*args.task).fetch.lines(8);
+        tile_load<kA>(keys + d, block.key_stride * 2);
+        tile_load<kB>(reinterpret_cast<const char*>(args.panel->queries) + d / 2 * kRow, kRow);
+        tile_multiply<0, kA, kB>();
+        workspace_of<VecF32>(*args.task).fetch.lines(8);
+        tile_load<kB + 1>(keys + 16 * block.key_stride + d, block.key_stride * 2);
+        tile_multiply<1, kB + 1, kB>();
+      }
+      auto* scores = reinterpret_cast<char*>(args.scores) + (key - begin) * kRow;
+      tile_store<0>(scores, kRow);
+      tile_store<1>(scores + 16 * kRow, kRow);
+    }
     for (; key < end; key += 16) {
       for_tiles<kFirst, kVecs>([](auto j) { tile_zero<decltype(j)::value>(); });
       for (std::int64_t d = 0; d < block.depth; d += kDepthStep) {
