@@ -223,6 +223,18 @@ print(json.dumps(sorted(tops - set(sys.stdlib_module_names) - {"numpy", "headway
     assert run_python(code) == []
 
 
+def test_a_call_loads_nothing_of_masked_arrays() -> None:
+    code = """
+import json, sys
+import numpy as np
+import headway
+x = np.zeros((4, 8), np.float32)
+headway.attention(x, x, x, out=np.empty_like(x), align=np.int64(0), window=np.array([3, 0]))
+print(json.dumps("numpy.ma" in sys.modules))
+"""
+    assert run_python(code) is False
+
+
 def test_import_changes_no_rounding_and_starts_no_thread() -> None:
     code = """
 import json, os

@@ -1,6 +1,7 @@
 """Arrays as they come in: what is accepted, how it is viewed, and when it has to be copied."""
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -36,6 +37,12 @@ _MOST_WORK: Any = 100_000  # candidates that may be tried when two arrays lie in
 known_kinds: dict[np.dtype[Any], str] = {}  # native dtypes met so far; bfloat16 enters by its name
 
 
+def is_masked(x: Any) -> bool:
+    """Is it an array with a mask? There is none while NumPy has not loaded its module of them."""
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(x, masked.MaskedArray)
+
+
 def as_array(name: str, x: Any) -> Array:
     """``x`` as a plain ndarray, without a copy if it is one or lends its memory.
 
@@ -47,7 +54,7 @@ def as_array(name: str, x: Any) -> Array:
     if type(x) is _ndarray:
         return x
     if isinstance(x, _ndarray):
-        if isinstance(x, np.ma.MaskedArray):
+        if is_masked(x):
             raise TypeError(
                 f"{name}: expected an array without a mask, got a masked array; "
                 f"convert with {name}.filled(0)"

@@ -17,6 +17,7 @@ from .arrays import (
     Array,
     as_array,
     dtype_text,
+    is_masked,
     is_readable,
     kind_of,
     known_kinds,
@@ -201,7 +202,7 @@ def check_align(
     given = align
     if hasattr(align, "__array__"):  # NumPy's integers and arrays, and those of other libraries
         array = np.asarray(align)
-        whole = array.dtype.kind in "iu" and not isinstance(align, np.ma.MaskedArray)
+        whole = array.dtype.kind in "iu" and not is_masked(align)
         if whole and array.ndim > 1:
             raise ValueError(f"align: expected {wanted}, got shape {array.shape}; {fix}")
         if whole and array.ndim == 1 and array.size != batch:  # before a list is made of it
@@ -240,7 +241,7 @@ def check_out(
 ) -> None:
     """``out`` can take a result of this shape and dtype, that of ``like``, in memory of its own."""
     fix = f"make it with np.empty({shape}, {dtype_text(kind, like)})"
-    if not isinstance(out, _ndarray) or isinstance(out, np.ma.MaskedArray):
+    if type(out) is not _ndarray and (not isinstance(out, _ndarray) or is_masked(out)):
         got = type(out).__name__
         raise TypeError(f"out: expected a NumPy array without a mask, got {got}; {fix}")
     wide = kind in ("float16", "bfloat16") and out.dtype == np.float32

@@ -13,6 +13,7 @@ from typing import Any
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks
 _AT_ONCE = 200e-6  # seconds in which one look follows the other
 _SETTING = "HEADWAY_RING_TIMEOUT"
+_PASSED_ON = 0.5  # seconds in which mpiexec passes a line on, before all end
 
 
 def patience() -> float:
@@ -87,5 +88,6 @@ def ends_the_job(comm: Any, name: str) -> Iterator[None]:
             file=sys.stderr,
             flush=True,
         )
+        time.sleep(_PASSED_ON)
         comm.Abort(1)
         raise  # where a communicator does not know how to abort
