@@ -70,7 +70,7 @@ class Dice:
         return items[int(self.random.random() * len(items))]
 
     def size(self, *, least: int = 0) -> int:
-        """A small size, mostly; sometimes one that passes a block of keys or a span."""
+        """A small size, up to more than two vectors."""
         return max(self.one((0, 1, 1, 2, 2, 3, 4, 5, 7, 8, 16, 17, 33)), least)
 
     def width(self) -> int:

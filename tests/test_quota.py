@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -60,3 +61,15 @@ def test_container_quota(tmp_path: Path, files: dict[str, str], wanted: float) -
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert _core.container_quota(str(tmp_path)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("quota", "most"), [("50000 100000", 1), ("100000 100000", 1), ("150000 100000", 2), ("max", 0)]
+)
+def test_a_quota_limits_the_default(tmp_path: Path, quota: str, most: int) -> None:
+    """Rounded up to whole CPUs, and never more than the affinity mask allows."""
+    for name, text in ((GROUP, "0::/\n"), (f"{CGROUP}/cpu.max", quota + "\n")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    allowed = len(os.sched_getaffinity(0))
+    assert _core.usable_cpus(str(tmp_path)) == (min(most, allowed) if most else allowed)

@@ -65,6 +65,7 @@ void bind_runtime(py::module_& m) {
   m.def("enter_usual_float_mode", &enter_usual_float_mode);
   m.def("leave_usual_float_mode", &leave_usual_float_mode, py::arg("callers"));
   m.def("container_quota", &container_quota, py::arg("root"));
+  m.def("usable_cpus", &usable_cpus, py::arg("root"));
   m.def("threads_source", &threads_source);
   m.def("release_memory", &release_memory);
   m.def("build_info", &build_info);

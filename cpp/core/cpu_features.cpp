@@ -185,11 +185,11 @@ bool cpu_gains_from([[maybe_unused]] std::string_view isa) {
   return true;
 }
 
-int usable_cpus() {
+int usable_cpus([[maybe_unused]] const std::string& root) {
   int count = static_cast<int>(std::thread::hardware_concurrency());
 #if defined(__linux__)
   if (const int allowed = affinity_count(); allowed > 0) count = allowed;
-  if (const double quota = container_quota(""); quota > 0) {
+  if (const double quota = container_quota(root); quota > 0) {
     count = std::min(count, std::max(1, static_cast<int>(std::ceil(quota))));
   }
 #endif

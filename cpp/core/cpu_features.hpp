@@ -14,7 +14,7 @@ bool cpu_runs(std::string_view isa);
 bool cpu_gains_from(std::string_view isa);
 
 // CPUs that this process may use: its affinity mask, and the CPU quota of its container rounded up; at least 1.
-int usable_cpus();
+int usable_cpus(const std::string& root = {});
 
 // The smallest CPU quota of this process's control group and its parents (versions 1 and 2), 0 where there is none. The
 // files are read below the folder `root`: "" but for tests.
