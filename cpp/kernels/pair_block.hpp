@@ -18,7 +18,7 @@ struct PairWorkspace : Workspace<float> {
   BFloat16* value_rows;    // (kKeysPerBlock, value_dim): values that lie in several pages
   BFloat16* clean_values;  // (kKeysPerBlock, value_dim): values without those that are not finite
   BFloat16* packed;        // (kKeysPerBlock, values): values as the products want them
-  float* few_context;      // (2, 16, value_dim): see RowContext; null where no such way is
+  float* few_context;      // (2, 16, value_dim): see RowContext
 };
 
 // One block of keys and values as the products read them.
@@ -60,8 +60,7 @@ std::size_t lay_out_pairs(PairWorkspace& w, char* base, std::int64_t head_dim, s
   w.value_rows = halves(kKeysPerBlock * value_dim);
   w.clean_values = halves(kKeysPerBlock * value_dim);
   w.packed = halves(kKeysPerBlock * values);
-  w.few_context = nullptr;
-  if constexpr (requires { typename Products::Few; }) w.few_context = floats(2 * 16 * value_dim);
+  w.few_context = floats(2 * 16 * value_dim);
   return used;
 }
 
@@ -137,9 +136,10 @@ inline bool any_not_finite(const BFloat16* values, std::ptrdiff_t stride, std::i
   return found != 0;
 }
 
-// Keys [begin, begin + count) of the task, ready for the products; their values where they lie in one piece.
+// Keys [begin, begin + count) of the task, ready for the products of many rows, or few; their values where they lie in one
+// piece.
 template <class Products>
-PairBlock load_pair_keys(const AttentionTask& task, std::int64_t begin, std::int64_t count, std::int64_t span_begin) {
+PairBlock load_pair_keys(const AttentionTask& task, std::int64_t begin, std::int64_t count, std::int64_t span_begin, bool is_few) {
   auto& w = pair_workspace_of(task);
   const auto keys = rows_from<false, BFloat16>(task, begin), values_lie = rows_from<true, BFloat16>(task, begin);
   PairBlock block{};
@@ -149,7 +149,8 @@ PairBlock load_pair_keys(const AttentionTask& task, std::int64_t begin, std::int
   block.keys = keys.data;
   block.key_stride = keys.stride;
   const bool split = keys.count < count;
-  if (split || count % Products::kKeysPerTile != 0 || !Products::reads(keys.data, keys.stride, task.head_dim)) {
+  const auto reads = is_few ? Products::Few::reads : Products::reads;
+  if (split || count % Products::kKeysPerTile != 0 || !reads(keys.data, keys.stride, task.head_dim)) {
     for_pieces<false, BFloat16>(task, begin, count, [&](const Rows<BFloat16>& rows, std::int64_t n, std::int64_t at) {
       const std::int64_t padded = at + n == count ? pad_to(count, Products::kKeysPerTile) - at : n;
       copy_padded(rows.data, rows.stride, n, task.head_dim, padded, block.depth, w.key_rows + at * block.depth);

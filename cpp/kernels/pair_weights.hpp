@@ -58,12 +58,10 @@ template <class Products>
                         least_weight, alibi ? rises : nullptr);
   const auto moved = S::sub(before, S::load(args.state->reference + lane));
   const auto factor = S::select(fresh, S::set1(1), exp2<S>(S::mul(moved, S::set1(args.scale.scale2))));
-  if constexpr (requires { typename Products::Few; }) {
-    if (in_rows && args.state->started) {
-      alignas(64) float factors[S::kLanes];
-      S::store(factors, factor);
-      Products::Few::rescale(args.few->now, args.task->value_dim, factors);
-    }
+  if (in_rows && args.state->started) {
+    alignas(64) float factors[S::kLanes];
+    S::store(factors, factor);
+    Products::Few::rescale(args.few->now, args.panel->num_rows, args.task->value_dim, factors);
   }
   const auto least = S::div(S::set1(kLeastWeight<float, true>), factor);  // see raise_reference
   const auto times = [&](S::Vec x) { return S::mul(S::select(S::greater(least, x), S::zero(), x), factor); };

@@ -48,8 +48,8 @@ inline VecF32::Vec weights_of_key(const PairArgs& args, std::int64_t key, int la
 
 // The context of few rows -> lanes, where all else expects it.
 template <class Products>
-void leave_rows(const AttentionTask& task, const Softmax<float>& state, RowContext& few) {
-  if (few.in_use && state.started) Products::Few::to_lanes(few.now, task.value_dim, state.context);
+void leave_rows(const AttentionTask& task, const Panel<float>& panel, const Softmax<float>& state, RowContext& few) {
+  if (few.in_use && state.started) Products::Few::to_lanes(few.now, panel.num_rows, task.value_dim, state.context);
   few.in_use = false;
 }
 
@@ -62,11 +62,11 @@ void add_few_pairs(const PairArgs& args) {
     const typename Products::Few::Values values{block.values, block.value_stride, block.count, args.begin, args.ends[0]};
     const float* before = args.state->started ? few.now : nullptr;
     Fetch& fetch = workspace_of<VecF32>(*args.task).fetch;
-    if (Products::Few::add(args.weights, values, args.task->value_dim, before, few.next, fetch)) {
+    if (Products::Few::add(args.weights, args.panel->num_rows, values, args.task->value_dim, before, few.next, fetch)) {
       few = {few.next, few.now, true};
       return;
     }
-    leave_rows<Products>(*args.task, *args.state, few);
+    leave_rows<Products>(*args.task, *args.panel, *args.state, few);
   }
   load_pair_values<Products>(*args.task, *args.block);
   Products::template context<1>(args);
@@ -100,9 +100,7 @@ void attend_pairs(PairArgs& args, std::int64_t first_key) {
       }
     }
     if (drops_weights(*args.task)) drop_pairs(args, first_key);
-    if constexpr (kVecs == 1 && requires { typename Products::Few; }) {
-      if (args.few != nullptr) return add_few_pairs<Products>(args);
-    }
+    if (kVecs == 1 && args.few != nullptr) return add_few_pairs<Products>(args);
     Products::template context<kVecs>(args);
   });
   args.state->started = true;
@@ -119,25 +117,20 @@ template <class Products>
 void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
   [[maybe_unused]] const typename Products::Session session;
   auto& w = pair_workspace_of(task);
-  // Blocks that a mask may pass over: then none is known to be the last of the span.
-  bool is_few = false;
-  if constexpr (requires { typename Products::Few; }) is_few = task.options.mask == nullptr && Products::Few::serves(task, w);
-  RowContext few{w.few_context, is_few ? w.few_context + 16 * task.value_dim : nullptr, is_few};
+  const bool is_few = task.options.mask == nullptr && Products::Few::serves(task, w);
+  RowContext few{w.few_context, w.few_context + 16 * task.value_dim, is_few};
   walk_span<VecF32, BFloat16, BFloat16>(
       task, key_begin, key_end,
       [&](std::int64_t begin, std::int64_t count) {
-        PairBlock block = load_pair_keys<Products>(task, begin, count, key_begin);
+        PairBlock block = load_pair_keys<Products>(task, begin, count, key_begin, is_few);
         if (!is_few) load_pair_values<Products>(task, block);
         return block;
       },
       [&](PairBlock& block, Panel<float>& panel, Softmax<float>& state, bool) {
         PairArgs args{&task, &block, &panel, &state, w.scores, w.weights, w.scale, nullptr, 0, {}, is_few ? &few : nullptr};
-        const std::int64_t first_key = key_begin + block.offset, end = first_key + block.count;
-        attend_pairs<Products>(args, first_key);
-        if constexpr (requires { typename Products::Few; }) {
-          if (end >= key_end || end > panel.last_limit) leave_rows<Products>(task, state, few);
-        }
-      });
+        attend_pairs<Products>(args, key_begin + block.offset);
+      },
+      [&](const Panel<float>& panel, const Softmax<float>& state) { leave_rows<Products>(task, panel, state, few); });
 }
 
 // context / sum -> the output rows: rounded while in lanes, so that half as much is transposed, in pairs.

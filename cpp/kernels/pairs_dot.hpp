@@ -3,6 +3,7 @@
 #pragma once
 
 #include "pairs.hpp"
+#include "pairs_dot_few.hpp"
 
 namespace headway {
 namespace {
@@ -20,10 +21,10 @@ struct DotPairs {
   static constexpr int kKeysPerTile = 16;  // at most
   static constexpr int kKeyStep = 2;
   struct Session {};
+  using Few = FewDotPairs;
 
-  // Rows of whole pairs at even places are read where they lie.
   static bool reads(const BFloat16* keys, std::ptrdiff_t stride, std::int64_t head_dim) {
-    return head_dim % 2 == 0 && stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(keys) % 4 == 0;
+    return Few::reads(keys, stride, head_dim);
   }
 
   // Weights of two keys, rounded to nearest even, side by side in each lane.
@@ -88,6 +89,7 @@ struct DotPairs {
   // vectors alone.
   template <int kVecs>
   static void scores(const PairArgs& args, std::int64_t begin) {
+    if (kVecs == 1 && args.few != nullptr) return Few::scores(args, begin);
     scores_from<kVecs, 0>(args, begin, begin);
   }
   template <int kVecs, int kFirst>

@@ -5,8 +5,7 @@
 #pragma once
 
 #include "pairs_dot.hpp"
-#include "pairs_few.hpp"
-#include "tile_registers.hpp"
+#include "pairs_tile_few.hpp"
 
 namespace headway {
 namespace {
@@ -19,7 +18,7 @@ struct TilePairs {
   static constexpr int kA = 4, kB = 5;
 
   using Session = TileSession;
-  using Few = FewPairs;
+  using Few = FewTilePairs;
 
   static bool reads(const BFloat16* keys, std::ptrdiff_t stride, std::int64_t head_dim) {
     return head_dim % kDepthStep == 0 && stride % 32 == 0 && reinterpret_cast<std::uintptr_t>(keys) % 64 == 0;

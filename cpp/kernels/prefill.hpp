@@ -87,10 +87,10 @@ Fetch fetch_after(const AttentionTask& task, std::int64_t begin, std::int64_t vi
 }
 
 // Walks over keys [key_begin, key_end), one span: load(begin, count) makes each block of keys ready, attend(block, panel,
-// state, last) then adds it to each panel of the task; last says that no key follows.
-template <class S, class Element, class KeyElement, class Load, class Attend>
+// state, last) then adds it to each panel of the task; last says that no key follows. leave(panel, state) comes after all.
+template <class S, class Element, class KeyElement, class Load, class Attend, class Leave>
 [[gnu::always_inline]] inline void walk_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end,
-                                             const Load& load, const Attend& attend) {
+                                             const Load& load, const Attend& attend, const Leave& leave) {
   auto& w = workspace_of<S>(task);
   std::int64_t visible_begin = task.num_keys, visible_end = 0;
   for (int p = 0; p < w.num_panels; ++p) {
@@ -123,7 +123,9 @@ template <class S, class Element, class KeyElement, class Load, class Attend>
     }
   }
   for (int p = 0; p < w.num_panels; ++p) {
-    if (joins[p]) join<S>(w.panels[p].total, w.panels[p].span, w.scale, task.value_dim, w.panels[p].vecs * S::kLanes);
+    auto& panel = w.panels[p];
+    leave(panel, joins[p] ? panel.span : panel.total);
+    if (joins[p]) join<S>(panel.total, panel.span, w.scale, task.value_dim, panel.vecs * S::kLanes);
   }
 }
 
@@ -163,7 +165,8 @@ void attend_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t
             attend_block<S, kVecs, false>(args, block, key_begin);
           }
         });
-      });
+      },
+      [](const Panel<Real>&, const Softmax<Real>&) {});
 }
 
 // The spans so far of one copy of a task <- joined with those of another copy, which come later.
