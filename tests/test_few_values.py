@@ -55,6 +55,24 @@ def test_options(dtype: str, options: dict[str, Any], isa: str) -> None:
         assert_steps_are_rows(q, k, v, step, **options)
 
 
+@pytest.mark.parametrize("kind", ["keys", "pairs", "bias"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masks(dtype: str, kind: str, isa: str) -> None:
+    """Whole blocks are hidden, the last ones among them; values that nobody sees hold NaN."""
+    q, k, v = inputs(dtype, 3, 1300, 64)
+    rng = np.random.default_rng(7)
+    shown = rng.random((1 if kind == "keys" else PREFILL, 1300)) < 0.9
+    shown[:, 128:390] = shown[:, 1150:] = False
+    v[..., ~shown.any(axis=0), :] = np.nan
+    mask = np.where(shown, rng.normal(size=shown.shape), -np.inf) if kind == "bias" else shown
+    out, lse = attend(q, k, v, mask=mask)
+    assert np.isfinite(lse).all()
+    for step in (1, 2):
+        part, part_lse = attend(q[:, :, -step:], k, v, mask=mask[-step:])
+        assert_same_bits(part, out[:, :, -step:])
+        assert_same_bits(part_lse, lse[:, :, -step:], "lse")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scores_that_rise(dtype: str, isa: str) -> None:
     """What was summed so far is scaled down time and again."""

@@ -117,7 +117,7 @@ template <class Products>
 void attend_pairs_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end) {
   [[maybe_unused]] const typename Products::Session session;
   auto& w = pair_workspace_of(task);
-  const bool is_few = task.options.mask == nullptr && Products::Few::serves(task, w);
+  const bool is_few = Products::Few::serves(task, w);
   RowContext few{w.few_context, w.few_context + 16 * task.value_dim, is_few};
   walk_span<VecF32, BFloat16, BFloat16>(
       task, key_begin, key_end,
