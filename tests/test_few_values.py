@@ -10,14 +10,22 @@ from helpers import Array, assert_same_bits, attend, make_qkv
 
 DTYPES = ["float32", "float16", "bfloat16"]
 #: Query heads of one key head, tokens of a step; with heads * tokens of at most 8 rows.
-STEPS = [(1, 1), (8, 1), (3, 2), (1, 7)]
+STEPS = [(1, 1), (2, 1), (3, 1), (8, 1), (3, 2), (1, 7)]
 PREFILL = 40  # tokens: more rows than are few
 
 
-def inputs(dtype: str, heads: int, keys: int, value_dim: int = 32) -> tuple[Array, Array, Array]:
+def inputs(
+    dtype: str, heads: int, keys: int, value_dim: int = 32, head_dim: int = 48
+) -> tuple[Array, Array, Array]:
     """Return q, k and v, the scores of which spread widely."""
-    tokens = (PREFILL, keys)
-    q, k, v = make_qkv(31, dtype, heads=(heads, 1), tokens=tokens, head_dim=48, value_dim=value_dim)
+    q, k, v = make_qkv(
+        31,
+        dtype,
+        heads=(heads, 1),
+        tokens=(PREFILL, keys),
+        head_dim=head_dim,
+        value_dim=value_dim,
+    )
     return q * q.dtype.type(4), k, v
 
 
@@ -30,7 +38,7 @@ def assert_steps_are_rows(q: Array, k: Array, v: Array, step: int, **options: An
 
 
 @pytest.mark.parametrize("keys", [63, 128, 1100])
-@pytest.mark.parametrize("value_dim", [32, 64, 96])
+@pytest.mark.parametrize("value_dim", [32, 96, 224])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_widths_and_lengths(dtype: str, value_dim: int, keys: int, isa: str) -> None:
     for heads, step in STEPS:
@@ -55,18 +63,42 @@ def test_options(dtype: str, options: dict[str, Any], isa: str) -> None:
         assert_steps_are_rows(q, k, v, step, **options)
 
 
+@pytest.mark.parametrize("head_dim", [33, 34, 64, 96])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keys_wherever_they_lie(dtype: str, head_dim: int, isa: str) -> None:
+    """Whole groups of keys are read in place: on odd addresses, far apart, in reverse order."""
+    q, k, v = inputs(dtype, 2, 1040, 64, head_dim)
+    wide = np.zeros((*k.shape[:3], head_dim + 3), k.dtype)
+    wide[..., 1 : 1 + head_dim] = k
+    apart = np.zeros((1, k.shape[2], 2, head_dim), k.dtype)
+    apart[:, :, 1] = k[:, 0]
+    for keys in (k, wide[..., 1 : 1 + head_dim], apart.transpose(0, 2, 1, 3)[:, 1:], k[:, :, ::-1]):
+        for step in (1, 3):
+            assert_steps_are_rows(q, keys, v, step)
+
+
+#: Keys that a mask hides: the end and whole blocks, the first span, the second one.
+HIDDEN = {"blocks": [(128, 390), (1150, 1300)], "first": [(0, 1024)], "second": [(1024, 1300)]}
+
+
+@pytest.mark.parametrize("poisoned", [False, True])
+@pytest.mark.parametrize("hidden", HIDDEN)
 @pytest.mark.parametrize("kind", ["keys", "pairs", "bias"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_masks(dtype: str, kind: str, isa: str) -> None:
-    """Whole blocks are hidden, the last ones among them; values that nobody sees hold NaN."""
+def test_masks(dtype: str, kind: str, hidden: str, poisoned: bool, isa: str) -> None:
+    """Whole blocks and spans are hidden; values of hidden blocks, or of hidden keys, are NaN."""
     q, k, v = inputs(dtype, 3, 1300, 64)
     rng = np.random.default_rng(7)
     shown = rng.random((1 if kind == "keys" else PREFILL, 1300)) < 0.9
-    shown[:, 128:390] = shown[:, 1150:] = False
-    v[..., ~shown.any(axis=0), :] = np.nan
+    for first, end in HIDDEN[hidden]:
+        shown[:, first:end] = False
+        v[..., -(-first // 128) * 128 : end if end == 1300 else end // 128 * 128, :] = np.nan
+    if poisoned:
+        v[..., ~shown.any(axis=0), :] = np.nan
     mask = np.where(shown, rng.normal(size=shown.shape), -np.inf) if kind == "bias" else shown
     out, lse = attend(q, k, v, mask=mask)
-    assert np.isfinite(lse).all()
+    assert np.isfinite(lse[:, :, -2:]).all()
+    assert np.isfinite(out[:, :, -2:].astype(float)).all()
     for step in (1, 2):
         part, part_lse = attend(q[:, :, -step:], k, v, mask=mask[-step:])
         assert_same_bits(part, out[:, :, -step:])
@@ -75,11 +107,13 @@ def test_masks(dtype: str, kind: str, isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scores_that_rise(dtype: str, isa: str) -> None:
-    """What was summed so far is scaled down time and again."""
+    """What was summed so far is scaled down time and again, also after an infinite value."""
     q, k, v = inputs(dtype, 4, 1300)
     q[:], k[:] = 1, np.linspace(0, 30, 1300)[:, None].astype(k.dtype)
-    for step in (1, 2):
-        assert_steps_are_rows(q, k, v, step, scale=1.0)
+    for value in (1, np.inf):
+        v[..., 700, 3] = value
+        for step in (1, 2):
+            assert_steps_are_rows(q, k, v, step, scale=1.0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

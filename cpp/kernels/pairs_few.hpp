@@ -3,8 +3,8 @@
 //
 //   context (rows, columns) += weights (rows, keys) . values (keys, columns)
 //
-// Each sum is the same chain of products as for many rows, so the bits are the same. Where a value is not finite the block is
-// left to the way of many rows. Here stands what the two ways of multiplying (pairs_dot_few.hpp, pairs_tile_few.hpp) share.
+// Each sum is the same chain of products as for many rows, so the bits are the same. Where a value is not finite, its block and
+// the rest of the span are left to the way of many rows. Here stands what the two ways of multiplying (pairs_dot_few.hpp, pairs_tile_few.hpp) share.
 #pragma once
 
 #include "pair_block.hpp"

@@ -9,7 +9,7 @@ namespace headway {
 namespace {
 
 struct FewTilePairs : FewPairs {
-  // Whole steps of the depth are read where they lie, on whichever bytes: copying rows that are read once takes longer.
+  // Whole steps of the depth are read where they lie, aligned or not: copying rows that are read once takes longer.
   static bool reads(const BFloat16*, std::ptrdiff_t, std::int64_t head_dim) { return head_dim % 32 == 0; }
 
   // 32 keys from `values` on, columns [0, 16 * kTiles), of which the first `count` keys are there -> kTiles tiles of pairs of

@@ -87,7 +87,8 @@ Fetch fetch_after(const AttentionTask& task, std::int64_t begin, std::int64_t vi
 }
 
 // Walks over keys [key_begin, key_end), one span: load(begin, count) makes each block of keys ready, attend(block, panel,
-// state, last) then adds it to each panel of the task; last says that no key follows. leave(panel, state) comes after all.
+// state, last) then adds it to each panel of the task; last says that no key follows. leave(panel, state) is called once for
+// each panel after the last block, before spans are joined.
 template <class S, class Element, class KeyElement, class Load, class Attend, class Leave>
 [[gnu::always_inline]] inline void walk_span(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end,
                                              const Load& load, const Attend& attend, const Leave& leave) {

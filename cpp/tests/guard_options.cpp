@@ -193,6 +193,7 @@ void run_options(ElementKind kind, bool at_end, Tally& tally) {
       for (const auto mask_kind : kKinds) {
         with([&](Case& c) { c.mask = axes, c.mask_kind = mask_kind; });
         with([&](Case& c) { c.mask = axes, c.mask_kind = mask_kind, c.right = kNoLimit, c.batch = 2, c.head_dim = 16; });
+        if (queries <= 5) with([&](Case& c) { c.mask = axes, c.mask_kind = mask_kind, c.head_dim = c.value_dim = 64; });
       }
     }
     for (const std::int64_t left : {0, 3, 40, 200}) {

@@ -117,6 +117,13 @@ int main(int argc, char** argv) {
           for (const std::int64_t keys : {255, 257, 1023, 1025, 1301}) {
             tally.count([&] { return run({2, 1, 5, keys, 9, 18}, kind, causal, at_end); });
           }
+          // Few rows over whole groups of keys and whole vectors of values, which are read where they lie.
+          for (const std::int64_t heads : {1, 2, 3, 8}) {
+            for (const std::int64_t keys : {128, 144, 1040}) {
+              tally.count([&] { return run({heads, 1, 1, keys, 64, 64}, kind, causal, at_end); });
+              tally.count([&] { return run({heads, 1, 1, keys, 34, 160}, kind, causal, at_end); });
+            }
+          }
         }
       }
     }
