@@ -1,7 +1,8 @@
 """Memory that a cache takes, beside what it says, in a process of its own (Linux).
 
 The kernel's record of the peak is reset before the cache is made; it is then filled piece by piece
-and read by one query. What a small cache needed for the same (threads, scratch) is there before.
+and read by one query. What a cache needs beside its own memory is there before: the scratch of all
+threads, which one whose keys are shared out over them has used.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from memory import RESET, resident_kib
 
 PIECE = 64
 """Tokens that are appended at once."""
+
+SHARED = 4096
+"""Tokens of a cache whose keys are shared out over the threads."""
 
 
 def measure(tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> list[float]:
@@ -39,7 +43,7 @@ def measure(tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -
         cache.attend(q)
         return cache
 
-    used(PIECE)
+    used(SHARED)
     RESET.write_text("5", encoding="ascii")
     before = resident_kib("VmRSS")
     cache = used(tokens)
