@@ -1,7 +1,8 @@
 """Write RESULTS.md, its picture and README's table: python bench/results.py A.json [--readme].
 
 Everything in RESULTS.md comes from the result file but what stands between two comments, which is
-written by hand and kept. The sections about options, decoding and the backward pass are kept, too,
+written by hand and kept; so are the notes below the sections about decoding and the backward pass.
+The sections about options, decoding and the backward pass are kept, too,
 where the file has no such row; ``--options``, ``--decode`` and ``--backward`` write that section
 alone. The section about ranks is kept: ``ring.py --results`` writes it.
 """
@@ -226,6 +227,8 @@ def parts(data: Data, path: Path) -> dict[str, list[str]]:
         found["decode"] = decode_tables.decode_lines(data)
     if backward_tables.measured(data):
         found["backward"] = backward_tables.backward_lines(data)
+    for name in ("decode", "backward"):
+        found[name] = [*found[name], "", *sections.kept(path, f"{name}-notes", "No notes.")]
     return found
 
 

@@ -12,12 +12,12 @@ def comments(name: str) -> tuple[str, str]:
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
-def kept(path: Path, name: str) -> list[str]:
+def kept(path: Path, name: str, nothing: str = NOTHING) -> list[str]:
     """The part as it stands in an earlier file, with its comments."""
     begin, end = comments(name)
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if begin not in text or end not in text:
-        return [begin, NOTHING, end]
+        return [begin, nothing, end]
     return [begin, *text.partition(begin)[2].partition(end)[0].strip().split("\n"), end]
 
 

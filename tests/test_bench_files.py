@@ -173,9 +173,13 @@ def test_the_page_shows_won_and_lost_rows_and_keeps_what_was_written_by_hand(
     assert "**0.67: vLLM is ahead**" in text
     assert "* JAX: not installed: jax (prefill-1024/float32/BHTD)" in text
     assert results.NOTHING in text
-    out.write_text(text.replace(results.NOTHING, "Tried this, and that."), encoding="utf-8")
+    assert text.count("No notes.") == 2  # below decoding, and the backward pass
+    noted = text.replace(results.NOTHING, "Tried this, and that.")
+    out.write_text(noted.replace("No notes.", "Read once more."), encoding="utf-8")
     assert results.main(arguments) == 0
-    assert "Tried this, and that." in out.read_text(encoding="utf-8")
+    text = out.read_text(encoding="utf-8")
+    assert "Tried this, and that." in text
+    assert text.count("Read once more.") == 2
     out.write_text("no comments", encoding="utf-8")
     with pytest.raises(SystemExit, match="expected"):
         results.main(arguments)
