@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cli_runs import needs_posix, plain_text, run, run_on_terminal, start, without
+from helpers import clean_environment
 
 import headway
 from headway import cli, self_test, self_test_caches, self_test_inputs
+from headway.commands.common import ctrl_c_held
 from headway.comparison import relative_error
 
 ONE = ["check", "--isa", "scalar", "--dtype", "float32"]
@@ -169,6 +174,42 @@ def test_ctrl_c_ends_it_with_one_line() -> None:
         out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"headway: interrupted\n")
     assert b"passed" not in out
+
+
+@needs_posix
+def test_ctrl_c_waits_for_imports_that_would_lose_it() -> None:
+    before, reached = signal.getsignal(signal.SIGINT), []
+
+    @ctrl_c_held()
+    def pressed() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        pressed()
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is before
+    with ctrl_c_held():
+        pass
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("command", ["check", "demo"])
+def test_numbers_can_be_drawn_before_anything_is_printed(command: str) -> None:
+    """Whoever sees the first line may press Ctrl-C, and importing numpy.random loses it."""
+    source = f"""
+import sys
+from headway import cli
+from headway.commands import run_{command} as module
+
+def say(text):
+    sys.exit(0 if "numpy.random" in sys.modules else "not yet")
+
+module.say = say
+cli.main(["{command}"])
+"""
+    code = subprocess.run([sys.executable, "-c", source], env=clean_environment()).returncode
+    assert code == 0
 
 
 @needs_posix

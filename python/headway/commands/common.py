@@ -1,8 +1,12 @@
 """What the commands share: what a command is, its exit codes, and how arguments are read."""
 
 import argparse
+import signal
 import textwrap
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from .. import runtime
@@ -81,3 +85,29 @@ def settings() -> dict[str, Any]:
         return runtime.info()
     except ValueError as error:
         raise Complaint(str(error)) from None
+
+
+@contextmanager
+def ctrl_c_held() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block: for code of others that would lose it."""
+    if threading.current_thread() is not threading.main_thread():  # it gets no signals
+        yield
+        return
+    came = []
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def load_generators() -> None:
+    """Import NumPy's generators, before anything is printed.
+
+    NumPy imports them at their first use, and an interruption in the midst of that import is lost:
+    the command would go on.
+    """
+    with ctrl_c_held():
+        import_module("numpy.random")

@@ -8,7 +8,7 @@ from ..benchmark.peers import PEERS
 from ..benchmark.rows import DTYPES, ROWS, numpy_dtype
 from ..text_table import TextTable
 from ..timing.machine import usable_cpus
-from .common import FAILED, Command, Complaint, at_least, settings
+from .common import FAILED, Command, Complaint, at_least, load_generators, settings
 from .screen import progress, say, show
 
 
@@ -46,6 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..benchmark.measuring import measure, steps_of_row  # starts slower than any other command
 
     about = settings()
+    load_generators()
     try:
         numpy_dtype(arguments.dtype)
     except ImportError as error:

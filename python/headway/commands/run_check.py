@@ -11,7 +11,7 @@ from ..self_test_cases import problems
 from ..self_test_inputs import DTYPES
 from ..text_table import TextTable
 from ..weights import checked_dtype
-from .common import FAILED, Command, Complaint, settings
+from .common import FAILED, Command, Complaint, load_generators, settings
 from .screen import progress, say, show
 
 
@@ -53,6 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise Complaint(f"--dtype {arguments.dtype}: {absent[arguments.dtype]}")
     dtypes = [dtype for dtype in dtypes if dtype not in absent]
     threads = 1, max(2, about["num_threads"])
+    load_generators()
     if not arguments.json:
         say(
             f"headway {about['version']} on {about['machine']}: every result against the reference "

@@ -3,7 +3,7 @@
 import argparse
 
 from .. import demo_layer, demo_text, demo_walk
-from .common import FAILED, Command, Complaint, settings
+from .common import FAILED, Command, Complaint, load_generators, settings
 from .screen import encoding, say
 
 
@@ -22,6 +22,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except demo_text.TextError as error:
         raise Complaint(str(error)) from None
     settings()
+    load_generators()
     passed = True
     for step in demo_walk.walk(text, encoding()):
         passed = passed and step.passed

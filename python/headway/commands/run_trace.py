@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from .. import demo_text, plotting
 from ..modules import MultiHeadAttention
-from .common import FAILED, Command, Complaint, at_least, settings
+from .common import FAILED, Command, Complaint, at_least, load_generators, settings
 from .screen import complain, say
 
 
@@ -45,6 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except demo_text.TextError as error:
         raise Complaint(str(error)) from None
     settings()
+    load_generators()
     whole = arguments.text is not None
     count = arguments.tokens or (demo_text.MOST_TOKENS if whole else demo_text.SHOWN)
     tokens = text.tokens[: min(count, demo_text.MOST_TOKENS)]
