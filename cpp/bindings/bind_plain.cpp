@@ -1,53 +1,19 @@
 // The everyday call, taken at once: arrays of four axes in either layout that fit each other, of one floating-point type,
-// readable where they lie. Whatever is different in the least goes to the Python checks, which convert or explain.
+// readable where they lie, with or without options, see everyday.hpp. Whatever is different in the least goes to the Python checks, which convert or explain.
 // Memory of another library may come by its address: a view of a tensor takes longer than a tiny call.
 #include <pybind11/stl.h>
 
 #include <array>
-#include <atomic>
 #include <vector>
 
 #include "../core/attention.hpp"
-#include "arrays.hpp"
 #include "bindings.hpp"
+#include "everyday.hpp"
 
 namespace headway {
 namespace {
 
-using Descriptor = std::atomic<PyObject*>;
-
 constexpr py::ssize_t kAlwaysThere = py::ssize_t{1} << 30;  // bytes, as in available.py
-
-// Is this the dtype that is called bfloat16? Asked in Python, once for each descriptor.
-bool is_named_bfloat16(PyObject* descriptor) {
-  try {
-    const auto type = py::reinterpret_borrow<py::dtype>(descriptor);
-    return type.itemsize() == 2 && type.attr("name").cast<std::string>() == "bfloat16" && type.attr("isnative").cast<bool>();
-  } catch (const std::exception&) {
-    return false;  // the checks will say what is wrong with it
-  }
-}
-
-// The kind behind a dtype, by its address alone: whether two dtypes of one name are the same is for the checks to say.
-// bfloat16 comes from a package, or several: there is room for a few, each kept alive so that no other takes its address.
-std::optional<ElementKind> kind_of(PyObject* descriptor) {
-  // Never destroyed: the interpreter is gone before the library's statics are.
-  static const auto& own = *new std::array{py::dtype("float32"), py::dtype("float64"), py::dtype("float16")};
-  static std::array<Descriptor, 4> bfloat16{};
-  for (std::size_t type = 0; type < own.size(); ++type) {
-    if (own[type].ptr() == descriptor) return static_cast<ElementKind>(type);
-  }
-  for (Descriptor& place : bfloat16) {
-    PyObject* known = place.load(std::memory_order_acquire);
-    if (known == descriptor) return ElementKind::kBFloat16;
-    if (known != nullptr) continue;
-    if (!is_named_bfloat16(descriptor)) return std::nullopt;
-    Py_INCREF(descriptor);
-    if (!place.compare_exchange_strong(known, descriptor)) Py_DECREF(descriptor);  // another thread's; known next time
-    return ElementKind::kBFloat16;
-  }
-  return std::nullopt;
-}
 
 // A (batch, heads, tokens, width) array as the core sees it.
 struct Operand {
@@ -57,9 +23,8 @@ struct Operand {
 
 // The array behind an object, or nullptr where it is no plain one of four axes.
 const py::detail::PyArray_Proxy* plain_array(PyObject* object) {
-  if (Py_TYPE(object) != py::detail::npy_api::get().PyArray_Type_) return nullptr;
-  const auto* array = py::detail::array_proxy(object);
-  return array->nd == 4 ? array : nullptr;
+  const auto* array = exact_array(object);
+  return array != nullptr && array->nd == 4 ? array : nullptr;
 }
 
 // Four axes in memory; extents and strides as NumPy has them, strides counted in units of so many bytes. Nothing where it
@@ -157,7 +122,8 @@ std::optional<py::array> new_result(PyObject* descriptor, const std::array<std::
 
 // The result, or None where the call is not the everyday one.
 py::object attention_plain(const py::handle& q_object, const py::handle& k_object, const py::handle& v_object,
-                           const py::handle& causal, bool tokens_first) {
+                           const py::handle& causal, bool tokens_first, const py::handle& mask, const py::handle& window,
+                           const py::handle& softcap, const py::handle& slopes, const py::handle& sinks) {
   const auto* q_array = plain_array(q_object.ptr());
   const auto* k_array = plain_array(k_object.ptr());
   const auto* v_array = plain_array(v_object.ptr());
@@ -172,6 +138,8 @@ py::object attention_plain(const py::handle& q_object, const py::handle& k_objec
                  operand(*v_array, item_size, tokens_first), causal.ptr() == Py_True);
   if (!problem) return py::none();
   AttentionProblem& p = *problem;
+  EverydayOptions options;
+  if (!options.read(p, mask, window, softcap, slopes, sinks)) return py::none();
   const std::int64_t heads = p.num_heads, tokens = p.num_queries, width = p.value_dim;
   std::optional<py::array> out = new_result(
       q_array->descr, {p.batch, tokens_first ? tokens : heads, tokens_first ? heads : tokens, width});
@@ -216,7 +184,8 @@ void bind_plain(py::module_& m) {
   m.def("attention_at", &attention_at, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("lse"), py::arg("kind"),
         py::arg("causal"), py::arg("scale"));
   m.def("attention_plain", &attention_plain, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("causal"),
-        py::arg("tokens_first"));
+        py::arg("tokens_first"), py::arg("mask") = py::none(), py::arg("window") = py::none(), py::arg("softcap") = py::none(),
+        py::arg("alibi_slopes") = py::none(), py::arg("sinks") = py::none());
 }
 
 }  // namespace headway

@@ -26,7 +26,17 @@ def attention(
 ) -> None: ...
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Array: ...
 def attention_plain(
-    q: object, k: object, v: object, causal: object, tokens_first: bool, /
+    q: object,
+    k: object,
+    v: object,
+    causal: object,
+    tokens_first: bool,
+    mask: object = None,
+    window: object = None,
+    softcap: object = None,
+    alibi_slopes: object = None,
+    sinks: object = None,
+    /,
 ) -> _Array | None: ...
 def attention_at(
     q: tuple[int, tuple[int, ...], tuple[int, ...]],

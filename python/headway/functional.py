@@ -278,17 +278,14 @@ def attention(
         and return_lse is False
         and align is _END
         and (layout is _BHTD or layout is _BTHD)
-        and mask is None
-        and window is None
-        and softcap is None
-        and alibi_slopes is None
-        and sinks is None
         and kv_lengths is None
         and dropout is _NONE_DROPPED
         and seed is None
     ):
-        plain = _core.attention_plain(q, k, v, causal, layout is _BTHD)  # None: look closer
-        if plain is not None:
+        plain = _core.attention_plain(
+            q, k, v, causal, layout is _BTHD, mask, window, softcap, alibi_slopes, sinks
+        )
+        if plain is not None:  # else look closer
             return plain
     given = mask, window, softcap, alibi_slopes, sinks, kv_lengths
     call = check_attention(
