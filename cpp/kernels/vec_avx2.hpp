@@ -27,6 +27,7 @@ struct VecF32 {
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec set1(Real x) { return _mm256_set1_ps(x); }
   static Vec load(const Real* p) { return _mm256_load_ps(p); }
+  static Vec load_unaligned(const Real* p) { return _mm256_loadu_ps(p); }
   static Vec load(const Half* p) { return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(p))); }
   static Vec load(const BFloat16* p) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
@@ -39,7 +40,8 @@ struct VecF32 {
   static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
   static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
   static Vec swap_pairs(Vec x) { return _mm256_permute_ps(x, 0xb1); }  // x1 x0 x3 x2 ...
-  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }  // b where either is NaN, as in min
+  static Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }  // true for NaN
   static Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
@@ -54,6 +56,7 @@ struct VecF32 {
 
   // x = n + f with n = floor(x) and 0 <= f < 1: returns f (NaN for -inf).
   static Vec fraction(Vec x) { return _mm256_sub_ps(x, _mm256_floor_ps(x)); }
+  static Vec rest(Vec x) { return _mm256_sub_ps(x, _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
   // p * 2^floor(x) where m, else 0. Adding 1.5 * 2^23 + 127 leaves floor(x) + 127 in the low bits; the product,
   // unlike a sum of exponents, keeps NaN.
   static Vec scale_pow2(Mask m, Vec p, Vec x) {
@@ -186,6 +189,7 @@ struct VecF64 {
   static Vec zero() { return _mm256_setzero_pd(); }
   static Vec set1(Real x) { return _mm256_set1_pd(x); }
   static Vec load(const Real* p) { return _mm256_load_pd(p); }
+  static Vec load_unaligned(const Real* p) { return _mm256_loadu_pd(p); }
   static void store(Real* p, Vec x) { _mm256_store_pd(p, x); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_pd(a, b, c); }
   static Vec add(Vec a, Vec b) { return _mm256_add_pd(a, b); }
@@ -194,6 +198,7 @@ struct VecF64 {
   static Vec div(Vec a, Vec b) { return _mm256_div_pd(a, b); }
   static Vec swap_pairs(Vec x) { return _mm256_permute_pd(x, 0x5); }
   static Vec max(Vec a, Vec b) { return _mm256_max_pd(a, b); }
+  static Vec min(Vec a, Vec b) { return _mm256_min_pd(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_NLT_UQ); }
   static Mask either(Mask a, Mask b) { return _mm256_or_pd(a, b); }
@@ -205,6 +210,7 @@ struct VecF64 {
     return _mm256_castsi256_pd(_mm256_cmpeq_epi64(bits, _mm256_setzero_si256()));
   }
   static Vec fraction(Vec x) { return _mm256_sub_pd(x, _mm256_floor_pd(x)); }
+  static Vec rest(Vec x) { return _mm256_sub_pd(x, _mm256_round_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
   static Vec scale_pow2(Mask m, Vec p, Vec x) {  // as above, with 1.5 * 2^52 + 1023
     const __m256d shifted = _mm256_add_pd(_mm256_floor_pd(x), _mm256_set1_pd(6755399441055744.0 + 1023.0));
     const __m256d power = _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(shifted), 52));

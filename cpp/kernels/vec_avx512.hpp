@@ -28,6 +28,7 @@ struct VecF32 {
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec set1(Real x) { return _mm512_set1_ps(x); }
   static Vec load(const Real* p) { return _mm512_load_ps(p); }
+  static Vec load_unaligned(const Real* p) { return _mm512_loadu_ps(p); }
   static Vec load(const Half* p) { return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p))); }
   static Vec load(const BFloat16* p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
@@ -38,9 +39,18 @@ struct VecF32 {
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec mul_unless_below(Vec least, Vec a, Vec b) {  // 0 where |a| < least
+    return _mm512_maskz_mul_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(a), least, _CMP_NLT_UQ), a, b);
+  }
   static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  // a / b where b and 1 / b are normal numbers: by 14 bits of 1 / b, and what is left by them once more.
+  static Vec quotient(Vec a, Vec b) {
+    const Vec inverse = _mm512_rcp14_ps(b), first = mul(a, inverse);
+    return fma(_mm512_fnmadd_ps(b, first, a), inverse, first);
+  }
   static Vec swap_pairs(Vec x) { return _mm512_permute_ps(x, 0xb1); }  // x1 x0 x3 x2 ...
-  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // b where either is NaN, as in min
+  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }  // true for NaN
   static Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
@@ -54,6 +64,8 @@ struct VecF32 {
 
   // x = n + f with n = floor(x) and 0 <= f < 1: returns f (0 for -inf).
   static Vec fraction(Vec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+  // x - n with n the whole number nearest to x, for numbers far below 2^20.
+  static Vec rest(Vec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   // p * 2^floor(x) where m, else 0.
   static Vec scale_pow2(Mask m, Vec p, Vec x) { return _mm512_maskz_scalef_ps(m, p, x); }
 
@@ -161,14 +173,19 @@ struct VecF64 {
   static Vec zero() { return _mm512_setzero_pd(); }
   static Vec set1(Real x) { return _mm512_set1_pd(x); }
   static Vec load(const Real* p) { return _mm512_load_pd(p); }
+  static Vec load_unaligned(const Real* p) { return _mm512_loadu_pd(p); }
   static void store(Real* p, Vec x) { _mm512_store_pd(p, x); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_pd(a, b, c); }
   static Vec add(Vec a, Vec b) { return _mm512_add_pd(a, b); }
   static Vec sub(Vec a, Vec b) { return _mm512_sub_pd(a, b); }
   static Vec mul(Vec a, Vec b) { return _mm512_mul_pd(a, b); }
+  static Vec mul_unless_below(Vec least, Vec a, Vec b) {  // 0 where |a| < least
+    return _mm512_maskz_mul_pd(_mm512_cmp_pd_mask(_mm512_abs_pd(a), least, _CMP_NLT_UQ), a, b);
+  }
   static Vec div(Vec a, Vec b) { return _mm512_div_pd(a, b); }
   static Vec swap_pairs(Vec x) { return _mm512_permute_pd(x, 0x55); }
   static Vec max(Vec a, Vec b) { return _mm512_max_pd(a, b); }
+  static Vec min(Vec a, Vec b) { return _mm512_min_pd(a, b); }
   static Mask greater(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
   static Mask not_less(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_NLT_UQ); }
   static Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
@@ -179,6 +196,7 @@ struct VecF64 {
     return _mm512_testn_epi64_mask(_mm512_castpd_si512(x), _mm512_set1_epi64(static_cast<long long>(0xffull << (8 * byte))));
   }
   static Vec fraction(Vec x) { return _mm512_reduce_pd(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+  static Vec rest(Vec x) { return _mm512_reduce_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static Vec scale_pow2(Mask m, Vec p, Vec x) { return _mm512_maskz_scalef_pd(m, p, x); }
   static Vec zip_low(Vec a, Vec b) {
     return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), b);

@@ -30,6 +30,7 @@ struct VecF32 {
   static Vec zero() { return vdupq_n_f32(0); }
   static Vec set1(Real x) { return vdupq_n_f32(x); }
   static Vec load(const Real* p) { return vld1q_f32(p); }
+  static Vec load_unaligned(const Real* p) { return vld1q_f32(p); }
   static Vec load(const Half* p) { return from_half(vld1_u16(&p->bits)); }
   static Vec load(const BFloat16* p) { return from_upper(vld1_u16(&p->bits)); }
   static void store(Real* p, Vec x) { vst1q_f32(p, x); }
@@ -45,6 +46,7 @@ struct VecF32 {
   static bool any(Mask m) { return vmaxvq_u32(m) != 0; }
   static Vec select(Mask m, Vec a, Vec b) { return vbslq_f32(m, a, b); }
   static Vec max(Vec a, Vec b) { return select(greater(a, b), a, b); }  // b where either is NaN, as on x86
+  static Vec min(Vec a, Vec b) { return select(greater(b, a), a, b); }
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }
 
   static Mask byte_is_zero(Vec x, int byte) {  // byte 0 is the lowest of each lane
@@ -53,6 +55,7 @@ struct VecF32 {
 
   // x = n + f with n = floor(x) and 0 <= f < 1: returns f (NaN for -inf).
   static Vec fraction(Vec x) { return vsubq_f32(x, vrndmq_f32(x)); }
+  static Vec rest(Vec x) { return vsubq_f32(x, vrndnq_f32(x)); }
   // p * 2^floor(x) where m, else 0. Adding 1.5 * 2^23 + 127 leaves floor(x) + 127 in the low bits; the product,
   // unlike a sum of exponents, keeps NaN.
   static Vec scale_pow2(Mask m, Vec p, Vec x) {
@@ -157,6 +160,7 @@ struct VecF64 {
   static Vec zero() { return vdupq_n_f64(0); }
   static Vec set1(Real x) { return vdupq_n_f64(x); }
   static Vec load(const Real* p) { return vld1q_f64(p); }
+  static Vec load_unaligned(const Real* p) { return vld1q_f64(p); }
   static void store(Real* p, Vec x) { vst1q_f64(p, x); }
   static Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f64(c, a, b); }
   static Vec add(Vec a, Vec b) { return vaddq_f64(a, b); }
@@ -170,11 +174,13 @@ struct VecF64 {
   static bool any(Mask m) { return vmaxvq_u32(vreinterpretq_u32_u64(m)) != 0; }
   static Vec select(Mask m, Vec a, Vec b) { return vbslq_f64(m, a, b); }
   static Vec max(Vec a, Vec b) { return select(greater(a, b), a, b); }
+  static Vec min(Vec a, Vec b) { return select(greater(b, a), a, b); }
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }
   static Mask byte_is_zero(Vec x, int byte) {
     return vceqzq_u64(vandq_u64(vreinterpretq_u64_f64(x), vdupq_n_u64(std::uint64_t{0xff} << (8 * byte))));
   }
   static Vec fraction(Vec x) { return vsubq_f64(x, vrndmq_f64(x)); }
+  static Vec rest(Vec x) { return vsubq_f64(x, vrndnq_f64(x)); }
   static Vec scale_pow2(Mask m, Vec p, Vec x) {  // as above, with 1.5 * 2^52 + 1023
     const Vec shifted = vaddq_f64(vrndmq_f64(x), vdupq_n_f64(6755399441055744.0 + 1023.0));
     const Vec power = vreinterpretq_f64_u64(vshlq_n_u64(vreinterpretq_u64_f64(shifted), 52));

@@ -38,6 +38,11 @@ struct BaselineVec {
     }
   }
   static Vec load(const Real* p) { return *reinterpret_cast<const Vec*>(p); }
+  static Vec load_unaligned(const Real* p) {
+    Vec x;
+    __builtin_memcpy(&x, p, sizeof(x));
+    return x;
+  }
   template <class Element>
   static Vec load(const Element* p) {
     return load_elements(p, kLanes);
@@ -63,6 +68,7 @@ struct BaselineVec {
     return (reinterpret_cast<Mask>(x) & (Mask{} + (Int{0xff} << (8 * byte)))) == 0;
   }
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }  // b where either is NaN, as on x86
+  static Vec min(Vec a, Vec b) { return select(b > a, a, b); }
   static Vec fma_where(Mask m, Vec a, Vec b, Vec c) { return select(m, fma(a, b, c), c); }
 
   // Right for |x| < 2^(mantissa bits - 1); elsewhere some value that the caller masks away.
@@ -72,6 +78,7 @@ struct BaselineVec {
   }
   // x = n + f with n = floor(x) and 0 <= f < 1: returns f.
   static Vec fraction(Vec x) { return x - floor(x); }
+  static Vec rest(Vec x) { return x - ((x + set1(kShift)) - set1(kShift)); }
   // p * 2^floor(x) where m, else 0. Adding 1.5 * 2^mantissa + bias leaves floor(x) + bias in the low bits; the
   // product, unlike a sum of exponents, keeps NaN.
   static Vec scale_pow2(Mask m, Vec p, Vec x) {
