@@ -143,7 +143,7 @@ TaskPlace place_of(const Plan& plan, const AttentionProblem& problem, std::int64
   const std::int64_t block = tasks_per_head - 1 - index / together;
   place.first_row = block * plan.rows_per_task;
   place.num_rows = std::min(plan.rows_per_task, rows_of(problem, place.sequence) - place.first_row);
-  place.cold = tasks_per_head - 1 - block < plan.num_threads;
+  place.cold = tasks_per_head - 1 - block < plan.num_threads || together > 1;
   return place;
 }
 

@@ -34,7 +34,7 @@ struct Plan {
 struct TaskPlace {
   std::int64_t batch, kv_head, first_row, num_rows;
   Sequence sequence;
-  bool cold;  // its thread has not read these keys and values yet
+  bool cold;  // its thread has not read these keys and values yet, or others since
 };
 
 // The threads that the work of a problem pays for, at most max_threads.

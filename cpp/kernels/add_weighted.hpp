@@ -71,7 +71,7 @@ template <class S, int kRows, int kVecs>
 
 // Context rows [d, d + kRows) (kRows, lanes) += values (keys, kRows)^T . weights (keys, lanes). Where some weights are 0 for
 // hidden keys and a sum comes out infinite or NaN, it is made anew without the values that are not finite.
-template <class S, int kVecs, int kRows>
+template <class S, int kVecs, int kRows, bool kFetch>
 [[gnu::noinline]] void add_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
                                     KeyBlock<typename S::Real>& block, bool hides_some, std::int64_t d) {
   using Real = typename S::Real;
@@ -85,9 +85,19 @@ template <class S, int kVecs, int kRows>
       for (int j = 0; j < kVecs; ++j) acc[i][j] = S::zero();
     }
     for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) __attribute__((always_inline)) {
+      constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
       to = to < block.count ? to : block.count;
-      multiply_tile<S, kRows, kVecs, decltype(first)::value, decltype(end)::value>(
-          acc, values + from * stride + d, 1, stride, args.weights + from * kLanes, kLanes, to - from);
+      const auto multiply = [&](const auto& fetch) __attribute__((always_inline)) {
+        multiply_tile<S, kRows, kVecs, kFirst, kEnd>(acc, values + from * stride + d, 1, stride, args.weights + from * kLanes,
+                                                     kLanes, to - from, fetch);
+      };
+      if constexpr (kFetch && kEnd - kFirst == kVecs) {
+        // Beside the product with these columns of the values: as large a part of the next block's keys.
+        const Real* row = args.next_keys + d * (to - from) / args.task->value_dim * block.key_stride;
+        multiply(RowFetch<Real, kStepsPerFetch * kRows>{row, block.key_stride, args.task->head_dim});
+      } else {
+        multiply(NoFetch{});
+      }
     });
   };
   sum_up(block.values, block.value_stride);
@@ -103,12 +113,12 @@ template <class S, int kVecs, int kRows>
 }
 
 // Tiles of kRows context rows, then the remainder in ever fewer rows.
-template <class S, int kVecs, int kRows>
+template <class S, int kVecs, int kRows, bool kFetch>
 void add_all_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
                       KeyBlock<typename S::Real>& block, bool hides_some, std::int64_t d) {
-  for (; d + kRows <= args.task->value_dim; d += kRows) add_weighted<S, kVecs, kRows>(args, edges, block, hides_some, d);
+  for (; d + kRows <= args.task->value_dim; d += kRows) add_weighted<S, kVecs, kRows, kFetch>(args, edges, block, hides_some, d);
   constexpr int kFewer = kRows > 4 ? (kRows > 8 ? 8 : 4) : kRows / 2;
-  if constexpr (kRows > 1) add_all_weighted<S, kVecs, kFewer>(args, edges, block, hides_some, d);
+  if constexpr (kRows > 1) add_all_weighted<S, kVecs, kFewer, kFetch>(args, edges, block, hides_some, d);
 }
 
 // Adds the values that were left out, after the others of the block, to the lanes that see them: these become NaN or

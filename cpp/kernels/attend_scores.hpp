@@ -41,16 +41,26 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
       for_each([&](Vec& x, std::int64_t at, int from) { S::store(args.weights + at * kLanes + from, x); });
       cap_products<S>(options.shape, out + lane, kRows, kWide, kLanes);
       for_each([&](Vec& x, std::int64_t at, int from) { x = S::load(args.weights + at * kLanes + from); });
-    } else if (options.shape.alibi || options.mask == nullptr) {
+    } else if (!options.shape.alibi && options.mask == nullptr) {
       for_each([&](Vec& x, std::int64_t, int) { x = S::mul(x, S::set1(options.shape.scale)); });
     }
+    const Vec scale = S::set1(options.shape.capped ? 1 : options.shape.scale);
     const auto add = [&](auto before) __attribute__((always_inline)) {
       for_each([&](Vec& x, std::int64_t at, int from) {
         const Vec slope = S::load(panel.slopes + from), position = S::load(panel.positions + from);
-        x = add_alibi<S, decltype(before)::value != 0>(x, slope, position, args.block->offset + at);
+        x = S::fma(x, scale, alibi_of<S, decltype(before)::value != 0>(slope, position, args.block->offset + at));
       });
     };
-    if (options.shape.alibi) args.task->right == 0 ? add(Constant<1>{}) : add(Constant<0>{});
+    if (options.shape.alibi && panel.has_alibi) {
+      const Real* alibi = panel.alibi + kKeysPerSpan + lane - args.block->offset - key;
+#pragma GCC unroll 32
+      for (int j = 0; j < kWide; ++j) {
+#pragma GCC unroll 32
+        for (int i = 0; i < kRows; ++i) acc[i][j] = S::fma(acc[i][j], scale, S::load_unaligned(alibi + (j * S::kLanes - i)));
+      }
+    } else if (options.shape.alibi) {
+      args.task->right == 0 ? add(Constant<1>{}) : add(Constant<0>{});
+    }
   }
   const Vec hidden = S::set1(-static_cast<Real>(__builtin_inf()));
   if (options.mask != nullptr) {
@@ -99,12 +109,12 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
 }
 
 // Weights of kRows keys from `key` on: for vectors kFirst .. kEnd - 1 from products made into scores, 0 for the others.
-template <class S, int kVecs, int kFirst, int kEnd, int kRows, bool kShaped>
+template <class S, int kVecs, int kFirst, int kEnd, int kRows, bool kShaped, bool kFetch>
 [[gnu::noinline]] void weigh_scores(const TileArgs<typename S::Real>& args, const Options<typename S::Real>& options,
                                     std::int64_t key) {
   constexpr int kLanes = kVecs * S::kLanes, kWide = kEnd - kFirst, kLane = kFirst * S::kLanes;
   typename S::Vec acc[kRows][kWide];
-  multiply_keys<S, kVecs, kFirst>(acc, args, key);
+  multiply_keys<S, kVecs, kFirst, kRows, kWide, kFetch>(acc, args, key);
   to_scores<S, kLanes, kShaped>(acc, args, options, key, kLane);
 #pragma GCC unroll 32
   for (int group = 0; group < kRows; group += kKeysPerGroup) {
@@ -118,14 +128,14 @@ template <class S, int kVecs, int kFirst, int kEnd, int kRows, bool kShaped>
 }
 
 // Vectors kFirst .. kEnd - 1 for keys from `key` to `end`, in as high tiles as fit.
-template <class S, int kVecs, int kFirst, int kEnd, bool kShaped>
+template <class S, int kVecs, int kFirst, int kEnd, bool kShaped, bool kFetch>
 void weigh_zone(const TileArgs<typename S::Real>& args, const Options<typename S::Real>& options, std::int64_t key,
                 std::int64_t end) {
   constexpr int kMost = S::kAccumulators / (kEnd - kFirst) / kKeysPerGroup * kKeysPerGroup;
   constexpr int kRows = kMost > 2 * kKeysPerGroup ? 2 * kKeysPerGroup : kMost;
   if constexpr (kRows > kKeysPerGroup) {
     for (; key + kRows <= end && key + kRows <= args.block->count; key += kRows) {
-      weigh_scores<S, kVecs, kFirst, kEnd, kRows, kShaped>(args, options, key);
+      weigh_scores<S, kVecs, kFirst, kEnd, kRows, kShaped, kFetch>(args, options, key);
     }
   }
   constexpr int kRowsPerGroup = kVecs * S::kLanes * kKeysPerGroup / kKeysPerBlock;  // so that a block asks for all rows
@@ -133,12 +143,12 @@ void weigh_zone(const TileArgs<typename S::Real>& args, const Options<typename S
     if (options.mask != nullptr) {
       prefetch_mask<S>(*args.task, *args.panel, options.begin, key / kKeysPerGroup * kRowsPerGroup, kRowsPerGroup);
     }
-    weigh_scores<S, kVecs, kFirst, kEnd, kKeysPerGroup, kShaped>(args, options, key);
+    weigh_scores<S, kVecs, kFirst, kEnd, kKeysPerGroup, kShaped, kFetch>(args, options, key);
   }
 }
 
-// One block of keys for one panel, as far as its mask shows them.
-template <class S, int kVecs>
+// One block of keys for one panel, as far as its mask shows them. kFetch: see attend_block.
+template <class S, int kVecs, bool kFetch>
 void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::Real>& block, const MaskBlock<typename S::Real>& mask,
                    std::int64_t begin) {
   constexpr int kLanes = kVecs * S::kLanes;
@@ -155,10 +165,11 @@ void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::
                               args.panel->first_limit + 1 - begin};
   for_zones<kVecs>(edges, [&](auto first, auto end, std::int64_t from, std::int64_t to) {
     constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
+    constexpr bool kFetches = kFetch && kEnd - kFirst == kVecs;
     if (options.shape.scaled) {
-      weigh_zone<S, kVecs, kFirst, kEnd, true>(args, options, from, to);
+      weigh_zone<S, kVecs, kFirst, kEnd, true, kFetches>(args, options, from, to);
     } else {
-      weigh_zone<S, kVecs, kFirst, kEnd, false>(args, options, from, to);
+      weigh_zone<S, kVecs, kFirst, kEnd, false, kFetches>(args, options, from, to);
     }
   });
   if (drops_weights(task)) drop_block<S, kVecs>(args, edges, begin);
@@ -168,7 +179,7 @@ void attend_scores(const TileArgs<typename S::Real>& args, KeyBlock<typename S::
   if (args.few != nullptr) {
     args.few->add(args, block, FewKeys{edges.begins[0], last, last}, hides_some);
   } else {
-    add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs>(args, edges, block, hides_some, 0);
+    add_all_weighted<S, kVecs, S::kContextAccumulators / kVecs, kFetch>(args, edges, block, hides_some, 0);
   }
   args.state->started = true;
   if (!hides_some || block.clean == nullptr || block.clean == block.values) return;

@@ -29,12 +29,13 @@ void shape_weights(const BackwardTask& task, const Panel<typename S::Real>& pane
       S::store(w.flatness + key * kLanes + lane, S::sub(S::set1(1), S::mul(t, t)));
       return S::mul(t, outer);
     });
-  } else if (shape.scaled) {
+  } else if (shape.scaled && !shape.alibi) {
     for_keys([&](Vec x, std::int64_t) { return S::mul(x, S::set1(shape.scale)); });
   }
   if (shape.alibi) {
     const Vec slope = S::load(panel.slopes + lane), position = S::load(panel.positions + lane);
-    for_keys([&](Vec x, std::int64_t key) { return add_alibi<S>(x, slope, position, offset + key); });
+    const Vec scale = S::set1(shape.capped ? 1 : shape.scale);
+    for_keys([&](Vec x, std::int64_t key) { return S::fma(x, scale, alibi_of<S>(slope, position, offset + key)); });
   }
   if (bias != nullptr) {
     for_keys([&](Vec x, std::int64_t key) { return add_bias<S>(x, S::set1(1), S::load(bias + key * kLanes + lane)); });

@@ -1,7 +1,7 @@
 // The end of a task: sinks join the sums, contexts are divided by them, rows are written.
 #pragma once
 
-#include "panel.hpp"
+#include "positions.hpp"
 
 namespace headway {
 namespace {

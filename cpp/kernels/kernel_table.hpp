@@ -80,7 +80,8 @@ struct AttentionTask {
   double scale;
   ScoreOptions options;
   KeyPages pages;
-  bool cold;                         // first of its thread to read these keys and values: they are fetched ahead
+  bool cold;                         // first of its thread to read these keys and values, others or none before: they are
+                                     // fetched ahead
   std::int64_t keys_read;            // up to this key, at most num_keys; then its thread goes on
   const AttentionTask* next;         // with this task, as far as can be told, from next_key on; or null
   std::int64_t next_key;

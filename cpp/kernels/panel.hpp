@@ -29,7 +29,9 @@ struct Panel {
   Real* starts;                   // (lanes): first key that it sees, likewise
   Real* slopes;                   // (lanes): of ALiBi, where there are any
   Real* positions;                // (lanes): the row's own position, likewise, see alibi_shift
-  Real* steps;                    // (lanes): see Rise
+  Real* steps;                    // (lanes, and again): see Rise, and 1 / step
+  Real* alibi;                    // (kKeysPerSpan + lanes): see fill_alibi; null where it has no memory
+  bool has_alibi;                 // it holds what this panel needs
   Softmax<Real> total, span;      // over the spans so far; over the present one
   std::int64_t first_row, num_rows;
   int vecs;                       // lanes = vecs * kLanes; lanes from num_rows on repeat the last row's limit
@@ -75,7 +77,8 @@ void lay_out_panels(Workspace<typename S::Real>& w, int panels, std::int64_t que
     panel.starts = take(kLanes);
     panel.slopes = take(kLanes);
     panel.positions = take(kLanes);
-    panel.steps = take(kLanes);
+    panel.steps = take(2 * kLanes);
+    panel.alibi = nullptr;
     take_state(panel.total);
     take_state(panel.span);
   }
@@ -96,6 +99,7 @@ std::size_t lay_out(Workspace<typename S::Real>& w, char* base, std::int64_t hea
   };
   w.weights = take(kKeysPerBlock * kLanes);
   lay_out_panels<S>(w, kPanelsPerTask, head_dim * kLanes, value_dim * kLanes, take);
+  for (int p = 0; p < kPanelsPerTask; ++p) w.panels[p].alibi = take(kKeysPerSpan + kLanes);
   w.products = take(kKeysPerBlock * S::kLanes);
   w.tail = take(kKeysPerGroup * head_dim);
   w.keys = take(kKeysPerBlock * head_dim);
@@ -199,63 +203,6 @@ void begin_task(const AttentionTask& task) {
     for (std::int64_t i = 0; i < task.head_dim * w.panels[p].vecs * S::kLanes; ++i) {
       w.panels[p].queries[i] *= static_cast<typename S::Real>(factor);
     }
-  }
-}
-
-// lanes <- base + token of each row, but at least `first`, what the first row gets, and at most `last`, the last row's.
-template <class Real>
-void fill_rising(const AttentionTask& task, const Panel<Real>& panel, int lanes, std::int64_t base, std::int64_t first,
-                 std::int64_t last, Real* out) {
-  if (first == last) {
-    for (int lane = 0; lane < lanes; ++lane) out[lane] = static_cast<Real>(first);
-    return;
-  }
-  RowCursor row(panel.first_row, task.group);
-  const std::int64_t token = row.token;
-  for (int lane = 0; lane < lanes; ++lane) {
-    const std::int64_t value = base + (task.group == 1 ? token + lane : row.token);
-    out[lane] = static_cast<Real>(value < first ? first : value > last ? last : value);
-    if (task.group != 1) row.next();
-  }
-}
-
-// ALiBi counts the distance from where the row stands among its keys; a row that stands outside of them is moved to
-// the nearest one, which changes all its scores by the same amount: the returned part of its position.
-inline std::int64_t position_outside(const AttentionTask& task, std::int64_t token) {
-  const std::int64_t position = task.first_position + token, last = task.num_keys > 0 ? task.num_keys - 1 : 0;
-  return position < 0 ? position : position > last ? position - last : 0;
-}
-
-// What that change is: to be added to the row's scores, and to its lse.
-inline double alibi_shift(const AttentionTask& task, std::int64_t token, std::int64_t head) {
-  const std::int64_t outside = position_outside(task, token);
-  return -task.options.slopes[head] * static_cast<double>(outside < 0 ? -outside : outside);
-}
-
-// Writes what the panel's lanes see, and where they stand, relative to the span. The limits fit float32 exactly: a span
-// is short.
-template <class S>
-void set_limits(const AttentionTask& task, Panel<typename S::Real>& panel, std::int64_t key_begin) {
-  using Real = typename S::Real;
-  const auto relative = [&](std::int64_t key) {
-    key -= key_begin;
-    return key < -1 ? -1 : key > kKeysPerSpan ? kKeysPerSpan : key;
-  };
-  const int lanes = panel.vecs * S::kLanes;
-  const std::int64_t base = task.first_position - key_begin;
-  fill_rising(task, panel, lanes, base + task.right, relative(panel.first_limit), relative(panel.last_limit), panel.limits);
-  fill_rising(task, panel, lanes, base - task.left, relative(panel.first_start), relative(panel.last_start), panel.starts);
-  if (task.options.slopes == nullptr) return;
-  RowCursor row(panel.first_row, task.group);
-  for (int lane = 0; lane < lanes; ++lane) {
-    const bool used = lane < panel.num_rows;
-    const double slope = used ? task.options.slopes[row.head] : 0;
-    std::int64_t step = kKeysPerStep;  // the longest one that takes a reference no more than kMostAhead further
-    while (step < kKeysPerSpan && slope * static_cast<double>(2 * step) * 1.4426950408889634 <= kMostAhead) step *= 2;
-    panel.steps[lane] = static_cast<Real>(step);
-    panel.slopes[lane] = static_cast<Real>(slope);
-    panel.positions[lane] = used ? static_cast<Real>(base + row.token - position_outside(task, row.token)) : 0;
-    row.next();
   }
 }
 

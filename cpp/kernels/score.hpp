@@ -2,7 +2,7 @@
 // mask; then -inf where a key is hidden. A task without an option does not pay for it.
 #pragma once
 
-#include "panel.hpp"
+#include "positions.hpp"
 
 namespace headway {
 namespace {
@@ -56,12 +56,12 @@ struct Shape {
   }
 };
 
-// x - slope * |position - key|, key from the span's first. kBefore: only keys up to the position count.
+// What ALiBi adds to a score, -slope * |position - key|, key from the span's first. kBefore: only keys up to the position
+// count.
 template <class S, bool kBefore = false>
-[[gnu::always_inline]] inline typename S::Vec add_alibi(typename S::Vec x, typename S::Vec slope, typename S::Vec position,
-                                                        std::int64_t key) {
+[[gnu::always_inline]] inline typename S::Vec alibi_of(typename S::Vec slope, typename S::Vec position, std::int64_t key) {
   const auto away = S::sub(position, S::set1(static_cast<typename S::Real>(key)));
-  return S::fma(S::sub(S::zero(), slope), kBefore ? away : S::max(away, S::sub(S::zero(), away)), x);
+  return S::mul(S::sub(S::zero(), slope), kBefore ? away : S::max(away, S::sub(S::zero(), away)));
 }
 
 // scale * x + bias; -inf where that is -inf, whatever x is.
@@ -99,14 +99,15 @@ void make_scores(const AttentionTask& task, const Panel<typename S::Real>& panel
   const Shape<Real> shape(task, workspace_of<S>(task), stage);
   if (shape.capped) {
     cap_products<S>(shape, tile.scores + lane, tile.count, 1, lanes);
-  } else if (shape.scaled) {
+  } else if (shape.scaled && !shape.alibi) {
     for_keys([&](Vec x, std::int64_t) { return S::mul(x, S::set1(shape.scale)); });
   }
   if (stage == ScoreStage::kScaled || stage == ScoreStage::kCapped) return;
 
   if (shape.alibi) {
     const Vec slope = S::load(panel.slopes + lane), position = S::load(panel.positions + lane);
-    for_keys([&](Vec x, std::int64_t key) { return add_alibi<S>(x, slope, position, tile.offset + key); });
+    const Vec scale = S::set1(shape.capped ? 1 : shape.scale);
+    for_keys([&](Vec x, std::int64_t key) { return S::fma(x, scale, alibi_of<S>(slope, position, tile.offset + key)); });
   }
   if (shape.alibi && stage == ScoreStage::kMasked) {
     alignas(64) Real shift[S::kLanes] = {};
@@ -141,7 +142,8 @@ template <class S>
 [[gnu::always_inline]] inline Rise<S> rise_at(const Panel<typename S::Real>& panel, int lane, std::int64_t key) {
   using Real = typename S::Real;
   const auto at = S::set1(static_cast<Real>(key)), step = S::load(panel.steps + lane);
-  const auto passed = S::fraction(S::div(at, step));  // exact, for steps are powers of two
+  const auto inverse = S::load(panel.steps + panel.vecs * S::kLanes + lane);
+  const auto passed = S::fraction(S::mul(at, inverse));  // exact, for steps are powers of two
   const auto left = S::mul(S::sub(S::set1(1), passed), step), away = S::sub(S::load(panel.positions + lane), at);
   const auto rise = S::mul(S::load(panel.slopes + lane), S::select(S::greater(left, away), away, left));
   const auto ahead = whole_powers<S>(S::max(rise, S::zero()));

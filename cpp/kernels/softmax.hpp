@@ -119,8 +119,12 @@ template <class S, int kVecs>
   // What would become smaller than `least` (a context: than a normal number) becomes 0 without being multiplied: the CPU
   // is slow with subnormal numbers.
   const auto times = [&](typename S::Vec x, typename S::Vec factor, typename S::Vec least_times) {
-    const auto size = S::max(x, S::sub(S::zero(), x));
-    return S::mul(S::select(S::greater(least_times, size), S::zero(), x), factor);
+    if constexpr (requires { S::mul_unless_below(least_times, x, factor); }) {
+      return S::mul_unless_below(least_times, x, factor);
+    } else {
+      const auto size = S::max(x, S::sub(S::zero(), x));
+      return S::mul(S::select(S::greater(least_times, size), S::zero(), x), factor);
+    }
   };
   for (int j = 0; j < kVecs; ++j) {
     const int at = lane + j * S::kLanes;
