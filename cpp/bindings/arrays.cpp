@@ -18,6 +18,12 @@ ElementKind kind_named(const std::string& name) {
   throw std::invalid_argument("kind: expected float32, float64, float16 or bfloat16, got '" + name + "'");
 }
 
+ElementKind cache_kind_named(const std::string& name) {
+  if (name == "int8") return ElementKind::kInt8;
+  if (name == "fp8_e4m3") return ElementKind::kFloat8;
+  return kind_named(name);
+}
+
 void expect(bool condition, const char* text) {
   if (!condition) throw std::invalid_argument(text);
 }

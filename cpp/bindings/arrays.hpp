@@ -13,6 +13,8 @@ namespace headway {
 namespace py = pybind11;
 
 ElementKind kind_named(const std::string& name);
+// Of a cache's format: the 8-bit ones, too.
+ElementKind cache_kind_named(const std::string& name);
 
 // Throws std::invalid_argument(text) unless the condition holds.
 void expect(bool condition, const char* text);

@@ -14,12 +14,6 @@
 namespace headway {
 namespace {
 
-ElementKind cache_kind_named(const std::string& name) {
-  if (name == "int8") return ElementKind::kInt8;
-  if (name == "fp8_e4m3") return ElementKind::kFloat8;
-  return kind_named(name);
-}
-
 // Keys or values in pages: (num_pages, num_kv_heads, page_size, width).
 TensorView pages_view(const py::array& pages, const AttentionProblem& p, const py::array& like, const char* name) {
   const TensorView view = view_of(pages, 4, element_size(p.key_kind), false, name);

@@ -13,42 +13,6 @@
 namespace headway {
 namespace {
 
-constexpr py::ssize_t kAlwaysThere = py::ssize_t{1} << 30;  // bytes, as in available.py
-
-// A (batch, heads, tokens, width) array as the core sees it.
-struct Operand {
-  std::int64_t batch, heads, tokens, width;
-  TensorView view;
-};
-
-// The array behind an object, or nullptr where it is no plain one of four axes.
-const py::detail::PyArray_Proxy* plain_array(PyObject* object) {
-  const auto* array = exact_array(object);
-  return array != nullptr && array->nd == 4 ? array : nullptr;
-}
-
-// Four axes in memory; extents and strides as NumPy has them, strides counted in units of so many bytes. Nothing where it
-// is empty, or is not readable where it lies: then it has to be copied.
-template <class Int>
-std::optional<Operand> operand(void* data, const Int* extents, const Int* steps, std::int64_t unit, std::size_t item_size, bool tokens_first) {
-  const auto size = static_cast<std::int64_t>(item_size);
-  std::array<std::int64_t, 4> strides;  // in bytes; 0 where they mean nothing
-  std::int64_t odd = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
-  for (std::size_t axis = 0; axis < 4; ++axis) {
-    if (extents[axis] <= 0) return std::nullopt;
-    strides[axis] = extents[axis] > 1 ? steps[axis] * unit : 0;
-    odd |= strides[axis];
-  }
-  if ((odd & (size - 1)) != 0 || (extents[3] > 1 && strides[3] != size)) return std::nullopt;
-  const std::size_t heads = tokens_first ? 2 : 1, tokens = tokens_first ? 1 : 2;
-  return Operand{extents[0], extents[heads], extents[tokens], extents[3],
-                 {data, strides[0] / size, strides[heads] / size, strides[tokens] / size}};
-}
-
-std::optional<Operand> operand(const py::detail::PyArray_Proxy& array, std::size_t item_size, bool tokens_first) {
-  return operand(array.data, array.dimensions, array.strides, 1, item_size, tokens_first);
-}
-
 // A tuple of so many integers.
 template <std::size_t kCount>
 bool integers(PyObject* tuple, std::array<std::int64_t, kCount>& out) {
@@ -97,29 +61,6 @@ void run(AttentionProblem& p, std::int64_t position) {
   run_released([&](const std::function<bool()>& interrupted) { attention(p, interrupted); });
 }
 
-// A new C-contiguous array. A large one begins with a cache line: its rows then lie in as few lines as they fill, and threads
-// that write neighbouring rows share none. NumPy's own begin 16 bytes behind a line. The base of such an array holds its bytes.
-py::array new_array(const py::dtype& dtype, const std::vector<py::ssize_t>& shape) {
-  constexpr py::ssize_t kLarge = py::ssize_t{1} << 14, kMost = py::ssize_t{1} << 60, kLine = 64;  // bytes
-  auto size = static_cast<double>(dtype.itemsize());
-  for (const py::ssize_t extent : shape) size *= static_cast<double>(extent);
-  if (size < kLarge || size > kMost) return py::array(dtype, shape);  // NumPy says what is wrong with the largest
-  const py::array memory(py::dtype::of<std::uint8_t>(), static_cast<py::ssize_t>(size) + kLine);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  return py::array(dtype, shape, static_cast<const std::uint8_t*>(memory.data()) + (kLine - address % kLine) % kLine, memory);
-}
-
-// A new array; nothing where there is no memory for it, or where the Python checks ask how much there is.
-std::optional<py::array> new_result(PyObject* descriptor, const std::array<std::int64_t, 4>& shape) {
-  try {
-    py::array result = new_array(py::reinterpret_borrow<py::dtype>(descriptor), {shape.begin(), shape.end()});
-    if (result.nbytes() > kAlwaysThere) return std::nullopt;
-    return result;
-  } catch (const py::error_already_set&) {
-    return std::nullopt;
-  }
-}
-
 // The result, or None where the call is not the everyday one.
 py::object attention_plain(const py::handle& q_object, const py::handle& k_object, const py::handle& v_object,
                            const py::handle& causal, bool tokens_first, const py::handle& mask, const py::handle& window,
@@ -144,8 +85,7 @@ py::object attention_plain(const py::handle& q_object, const py::handle& k_objec
   std::optional<py::array> out = new_result(
       q_array->descr, {p.batch, tokens_first ? tokens : heads, tokens_first ? heads : tokens, width});
   if (!out) return py::none();
-  p.out = {out->mutable_data(), heads * tokens * width, tokens_first ? width : tokens * width,
-           tokens_first ? heads * width : width};
+  p.out = view_of_result(*out, heads, tokens, width, tokens_first);
   run(p, p.num_keys - p.num_queries);
   return std::move(*out);
 }

@@ -8,6 +8,7 @@ namespace headway {
 void bind_attention(pybind11::module_& m);
 void bind_backward(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
+void bind_everyday_cache(pybind11::module_& m);
 void bind_plain(pybind11::module_& m);
 void bind_projection(pybind11::module_& m);
 void bind_quantize(pybind11::module_& m);

@@ -12,6 +12,8 @@ namespace {
 
 using Descriptor = std::atomic<PyObject*>;
 
+constexpr py::ssize_t kAlwaysThere = py::ssize_t{1} << 30;  // bytes, as in available.py
+
 // Is this the dtype that is called bfloat16? Asked in Python, once for each descriptor.
 bool is_named_bfloat16(PyObject* descriptor) {
   try {
@@ -20,15 +22,6 @@ bool is_named_bfloat16(PyObject* descriptor) {
   } catch (const std::exception&) {
     return false;  // the checks will say what is wrong with it
   }
-}
-
-// An int, and no bool; nothing where it is something else, or too large.
-std::optional<std::int64_t> whole_number(PyObject* object) {
-  if (!PyLong_CheckExact(object)) return std::nullopt;
-  int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(object, &overflow);
-  if (overflow != 0) return std::nullopt;
-  return number;
 }
 
 // window: a number of keys, or (left, right), -1: no limit.
@@ -139,6 +132,43 @@ std::optional<ElementKind> kind_of(PyObject* descriptor) {
 const py::detail::PyArray_Proxy* exact_array(PyObject* object) {
   if (Py_TYPE(object) != py::detail::npy_api::get().PyArray_Type_) return nullptr;
   return py::detail::array_proxy(object);
+}
+
+const py::detail::PyArray_Proxy* plain_array(PyObject* object) {
+  const auto* array = exact_array(object);
+  return array != nullptr && array->nd == 4 ? array : nullptr;
+}
+
+std::optional<std::int64_t> whole_number(PyObject* object) {
+  if (!PyLong_CheckExact(object)) return std::nullopt;
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(object, &overflow);
+  if (overflow != 0) return std::nullopt;
+  return number;
+}
+
+py::array new_array(const py::dtype& dtype, const std::vector<py::ssize_t>& shape) {
+  constexpr py::ssize_t kLarge = py::ssize_t{1} << 14, kMost = py::ssize_t{1} << 60, kLine = 64;  // bytes
+  auto size = static_cast<double>(dtype.itemsize());
+  for (const py::ssize_t extent : shape) size *= static_cast<double>(extent);
+  if (size < kLarge || size > kMost) return py::array(dtype, shape);  // NumPy says what is wrong with the largest
+  const py::array memory(py::dtype::of<std::uint8_t>(), static_cast<py::ssize_t>(size) + kLine);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  return py::array(dtype, shape, static_cast<const std::uint8_t*>(memory.data()) + (kLine - address % kLine) % kLine, memory);
+}
+
+std::optional<py::array> new_result(PyObject* descriptor, const std::array<std::int64_t, 4>& shape) {
+  try {
+    py::array result = new_array(py::reinterpret_borrow<py::dtype>(descriptor), {shape.begin(), shape.end()});
+    if (result.nbytes() > kAlwaysThere) return std::nullopt;
+    return result;
+  } catch (const py::error_already_set&) {
+    return std::nullopt;
+  }
+}
+
+TensorView view_of_result(py::array& out, std::int64_t heads, std::int64_t tokens, std::int64_t width, bool tokens_first) {
+  return {out.mutable_data(), heads * tokens * width, tokens_first ? width : tokens * width, tokens_first ? heads * width : width};
 }
 
 bool EverydayOptions::read(AttentionProblem& p, const py::handle& mask, const py::handle& window, const py::handle& softcap,

@@ -5,6 +5,7 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
   headway::bind_attention(m);
   headway::bind_backward(m);
   headway::bind_cache(m);
+  headway::bind_everyday_cache(m);
   headway::bind_plain(m);
   headway::bind_projection(m);
   headway::bind_quantize(m);

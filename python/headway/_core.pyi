@@ -38,6 +38,20 @@ def attention_plain(
     sinks: object = None,
     /,
 ) -> _Array | None: ...
+def attend_plain(
+    q: object,
+    parts: tuple[str, _Array, _Array, _Array | None, _Array | None],
+    table: _Array,
+    lengths: list[int],
+    causal: object,
+    tokens_first: bool,
+    mask: object,
+    window: object,
+    softcap: object,
+    alibi_slopes: object,
+    sinks: object,
+    /,
+) -> _Array | None: ...
 def attention_at(
     q: tuple[int, tuple[int, ...], tuple[int, ...]],
     k: tuple[int, tuple[int, ...], tuple[int, ...]],

@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from . import _core
 from .arrays import Align, Array, ArrayInput, Integers, Numbers, Window
 from .cache_calls import Asked, Held, attend
 from .cache_checks import checked_counts
@@ -14,6 +15,7 @@ from .cache_state import CacheState
 __all__ = ["KVCache"]
 
 _EACH = "sequence of the cache"
+_END, _BHTD, _BTHD = "end", "BHTD", "BTHD"  # the very objects that defaults and literals are
 
 
 class KVCache(CacheState):
@@ -253,14 +255,14 @@ class KVCache(CacheState):
         q: ArrayInput,
         *,
         causal: bool = True,
-        align: Align = "end",
+        align: Align = _END,
         scale: float | None = None,
         mask: ArrayInput | None = None,
         window: Window | None = None,
         softcap: float | None = None,
         alibi_slopes: Numbers | None = None,
         sinks: Numbers | None = None,
-        layout: str = "BHTD",
+        layout: str = _BHTD,
         out: Array | None = None,
         return_lse: bool = False,
     ) -> Array | tuple[Array, Array]:
@@ -313,6 +315,18 @@ class KVCache(CacheState):
         >>> cache.attend(np.zeros((1, 1, 2), np.float32), window=2).ravel()
         array([4.], dtype=float32)
         """
+        if (
+            scale is None
+            and out is None
+            and return_lse is False
+            and align is _END
+            and (layout is _BHTD or layout is _BTHD)
+            and not self._window
+        ):
+            given = q, self._pages.parts, self._table, self._lengths, causal, layout is _BTHD
+            plain = _core.attend_plain(*given, mask, window, softcap, alibi_slopes, sinks)
+            if plain is not None:  # else look closer
+                return plain
         held = Held(self._pages, self._table, self._lengths, _EACH, self._window, self._oldest)
         act = mask, window, softcap, alibi_slopes, sinks
         return attend(held, q, Asked(causal, align, scale, *act, layout, out, return_lse))

@@ -77,6 +77,7 @@ class Pages:
     def _collect(self) -> None:
         scales = (self.key_scales, self.value_scales)
         self.arrays = (self.keys, self.values, *(s for s in scales if s is not None))
+        self.parts = (self.kind, self.keys, self.values, *scales)  # as the core takes them
 
     def like(self, num_pages: int, page_size: int) -> "Pages":
         """New pages of this kind and these heads."""
