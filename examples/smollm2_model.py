@@ -129,7 +129,7 @@ class Layer:
         heads = heads.astype(dtype, copy=False)
         keys, values = heads[:, first_key:first_value], heads[:, first_value:]
         cache.append(keys.transpose(1, 0, 2), values.transpose(1, 0, 2))
-        context = cache.attend(heads[:, :first_key], layout="BTHD")  # (T, H, head_dim)
+        context = cache.attend(heads[None, :, :first_key], layout="BTHD")  # (1, T, H, head_dim)
         return self.attention_out(context.reshape(x.shape).astype(np.float32, copy=False))
 
     def feed_forward(self, x: Array) -> Array:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .arrays import Array
 from .cache import KVCache
 from .cache_pages import FLOATS, SOURCES
@@ -22,10 +20,10 @@ def call_with_cache(module: AttentionModule, x: Array, cache: Any) -> Array:
     _check_cache(module, x, cache)
     had = cache.lengths
     q, k, v = module._projected(x)
-    z = np.empty((*x.shape[:-1], module.d_out), x.dtype)
     try:
         cache.append(k.swapaxes(-3, -2), v.swapaxes(-3, -2))
-        cache.attend(q, layout="BTHD", out=z.reshape(q.shape))
+        heads = cache.attend(q if q.ndim == 4 else q[None], layout="BTHD")  # (B, T, H, head_dim)
+        z = heads.reshape(*x.shape[:-1], module.d_out)
         return z if module._out is None else module._out(z)
     except BaseException:
         cache.truncate(had)
