@@ -15,10 +15,6 @@ namespace {
 template <class S>
 inline constexpr int kFewRows = S::kLanes / 2;
 
-// Cache lines of some elements, at least one.
-template <class Element, int kElements>
-inline constexpr int kLines = kElements * int{sizeof(Element)} > kLineBytes ? kElements * int{sizeof(Element)} / int{kLineBytes} : 1;
-
 // Where the keys and values of a block lie, and their scales where such elements have any.
 template <class Element>
 struct FewBlock {
@@ -46,8 +42,9 @@ void find_rows(const AttentionTask& task, std::int64_t begin, std::int64_t count
 // columns at a time, and multiplied at once.
 template <class S, class Element, int kRows>
 [[gnu::noinline]] void multiply_few(const TileArgs<typename S::Real>& args, const FewBlock<Element>& few, std::int64_t key,
-                                    std::int64_t count, typename S::Real* products, Fetch& fetch) {
+                                    std::int64_t count, typename S::Real* products, Fetch& shared) {
   using Vec = typename S::Vec;
+  Fetch fetch = shared;  // in registers
   const std::int64_t head_dim = args.task->head_dim;
   const Element* rows[S::kLanes] = {};
   int n = 0;
@@ -63,14 +60,18 @@ template <class S, class Element, int kRows>
 #pragma GCC unroll 8
     for (int g = 0; g < kRows; ++g) acc[g] = S::fma(S::set1(queries[d * S::kLanes + g]), keys, acc[g]);
   };
+  constexpr bool kHalfLine = S::kLanes * sizeof(Element) <= kLineBytes / 2;  // that a row gives at a time
   const auto multiply = [&](std::int64_t d, int used, int width) __attribute__((always_inline)) {
     Vec r[S::kLanes];
 #pragma GCC unroll 16
-    for (int i = 0; i < S::kLanes; ++i) r[i] = i < used ? S::load_elements(rows[i] + d, width) : S::zero();
+    for (int i = 0; i < S::kLanes; ++i) {
+      r[i] = i < used ? S::load_elements(rows[i] + d, width) : S::zero();
+    }
     transpose<S>(r);
 #pragma GCC unroll 16
     for (int i = 0; i < S::kLanes; ++i) {
       if (i >= width) break;
+      if (!kHalfLine || i % 2 == 0) fetch.line();
       add(r[i], d + i);
     }
   };
@@ -79,23 +80,25 @@ template <class S, class Element, int kRows>
     // Narrow elements are turned several at a time, as one number of 32 bits, and widened afterwards.
     constexpr int kParts = 4 / static_cast<int>(sizeof(Element));
     for (; n == S::kLanes && d + kParts * S::kLanes <= head_dim; d += kParts * S::kLanes) {
-      fetch.lines(kLines<Element, kParts * S::kLanes * S::kLanes>);
       Vec r[S::kLanes];
 #pragma GCC unroll 16
-      for (int i = 0; i < S::kLanes; ++i) r[i] = S::load_elements(reinterpret_cast<const float*>(rows[i] + d), S::kLanes);
+      for (int i = 0; i < S::kLanes; ++i) {
+        r[i] = S::load_elements(reinterpret_cast<const float*>(rows[i] + d), S::kLanes);
+      }
       transpose<S>(r);
 #pragma GCC unroll 16
       for (int i = 0; i < S::kLanes; ++i) {
 #pragma GCC unroll 4
         for (int part = 0; part < kParts; ++part) add(S::part(r[i], Element{}, part), d + i * kParts + part);
+        fetch.line();
       }
     }
   }
   for (; n == S::kLanes && d + S::kLanes <= head_dim; d += S::kLanes) {
-    fetch.lines(kLines<Element, S::kLanes * S::kLanes>);  // as many as are read here
     multiply(d, S::kLanes, S::kLanes);
   }
   for (; d < head_dim; d += S::kLanes) multiply(d, n, head_dim - d < S::kLanes ? static_cast<int>(head_dim - d) : S::kLanes);
+  shared = fetch;
   alignas(64) typename S::Real sums[kRows][S::kLanes];
 #pragma GCC unroll 8
   for (int g = 0; g < kRows; ++g) S::store(sums[g], acc[g]);
@@ -109,8 +112,9 @@ template <class S, class Element, int kRows>
 // is not finite though some keys are hidden.
 template <class S, class Element, int kRows, int kVecs>
 [[gnu::noinline]] bool add_few(const TileArgs<typename S::Real>& args, const FewBlock<Element>& few, const FewKeys& keys,
-                               bool hides_some, std::int64_t d, int n, Fetch& fetch) {
+                               bool hides_some, std::int64_t d, int n, Fetch& shared) {
   using Vec = typename S::Vec;
+  Fetch fetch = shared;  // in registers
   typename S::Real* context = args.state->context + d * S::kLanes;
   Vec acc[kRows][kVecs];
 #pragma GCC unroll 8
@@ -118,12 +122,14 @@ template <class S, class Element, int kRows, int kVecs>
 #pragma GCC unroll 8
     for (int c = 0; c < kVecs; ++c) acc[g][c] = S::zero();
   }
+  constexpr int kBytes = S::kLanes * int{sizeof(Element)};  // of a vector of columns
   const auto add = [&](std::int64_t key, auto edge) __attribute__((always_inline)) {
     Vec values[kVecs];
 #pragma GCC unroll 8
     for (int c = 0; c < kVecs; ++c) {
       values[c] = S::load_elements(few.values[key] + d + c * S::kLanes, kVecs > 1 ? S::kLanes : n);
       if constexpr (kHasScales<Element>) values[c] = S::mul(values[c], S::set1(few.value_scales[key]));
+      if ((c + 1) * kBytes % kLineBytes == 0) fetch.line();
     }
 #pragma GCC unroll 8
     for (int g = 0; g < kRows; ++g) {
@@ -135,12 +141,14 @@ template <class S, class Element, int kRows, int kVecs>
   };
   std::int64_t key = keys.begin;
   for (; key + 2 <= keys.full; key += 2) {
-    fetch.lines(kLines<Element, 2 * kVecs * S::kLanes>);  // as many as are read here
     add(key, Constant<0>{});
     add(key + 1, Constant<0>{});
+    // The columns of two keys are less than two lines.
+    if (kVecs * kBytes < kLineBytes && (2 * kVecs * kBytes >= kLineBytes || key % 4 == 0)) fetch.line();
   }
   for (; key < keys.full; ++key) add(key, Constant<0>{});
   for (; key < keys.end; ++key) add(key, Constant<1>{});
+  shared = fetch;
   if (hides_some) {
     auto test = S::zero();  // x * 0 is 0 for finite numbers, else NaN
 #pragma GCC unroll 8

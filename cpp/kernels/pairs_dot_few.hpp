@@ -36,7 +36,10 @@ struct FewDotPairs : FewPairs {
     const auto add = [&](std::int64_t word, int width) __attribute__((always_inline)) {
       __m512 r[kSide];
 #pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) r[i] = VecF32::load_elements(keys + i * stride + word, width);
+      for (int i = 0; i < kSide; ++i) {
+        r[i] = VecF32::load_elements(keys + i * stride + word, width);
+        fetch.line();
+      }
       VecF32::transpose(r);
 #pragma GCC unroll 16
       for (int i = 0; i < kSide; ++i) {
@@ -46,10 +49,7 @@ struct FewDotPairs : FewPairs {
       }
     };
     std::int64_t word = 0;
-    for (; word + kSide <= words; word += kSide) {
-      fetch.lines(kSide);  // as many as are read here
-      add(word, kSide);
-    }
+    for (; word + kSide <= words; word += kSide) add(word, kSide);
     if (word < words) add(word, static_cast<int>(words - word));
     __m512 out[kSide];
 #pragma GCC unroll 16
@@ -86,6 +86,8 @@ struct FewDotPairs : FewPairs {
       for (int c = 0; c < kVecs; c += 2) {
         const __m512i a = _mm512_loadu_si512(even + c * kSide);
         const __m512i b = two ? _mm512_loadu_si512(odd + c * kSide) : _mm512_setzero_si512();
+        fetch.line();
+        fetch.line();
         values[c] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(a, b));
         values[c + 1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(a, b));
       }
@@ -97,10 +99,7 @@ struct FewDotPairs : FewPairs {
       }
     };
     std::int64_t key = of.begin;
-    for (; key < of.end && key + 2 <= of.count; key += 2) {
-      fetch.lines(kVecs);  // as many as are read here
-      add(key, true);
-    }
+    for (; key < of.end && key + 2 <= of.count; key += 2) add(key, true);
     if (key < of.end) add(key, false);  // a last odd key has zeros beside it
     auto test = VecF32::zero();  // x * 0 is 0 for finite numbers, else NaN
 #pragma GCC unroll 8
