@@ -1,6 +1,6 @@
 // Rows of keys and values to be read soon, asked for line by line while others are read and computed with: the memory then
-// works all the time, not only where its numbers are waited for. One line is asked for beside each that is read: in bursts of
-// four and more they come a quarter more slowly, for a core waits for so few at once.
+// works all the time, not only where its numbers are waited for. Evenly: lines asked for in bursts of four and more come a
+// quarter more slowly, for a core waits for few at once.
 #pragma once
 
 #include "key_rows.hpp"
@@ -20,26 +20,22 @@ class Fetch {
     const auto keys = rows_from<false, Element>(task, begin), values = rows_from<true, Element>(task, begin);
     constexpr std::ptrdiff_t kSize = sizeof(Element);
     const std::int64_t rows = keys.count < count ? keys.count : count;
-    fetch.part_ = part(keys.data, keys.stride * kSize, task.head_dim * kSize, rows);
-    fetch.after_ = part(values.data, values.stride * kSize, task.value_dim * kSize, rows);
+    fetch.parts_[0] = {reinterpret_cast<const char*>(values.data), values.stride * kSize, task.value_dim * kSize, rows};
+    fetch.parts_[1] = {reinterpret_cast<const char*>(keys.data), keys.stride * kSize, task.head_dim * kSize, rows};
+    fetch.left_ = 1;
+    fetch.part_ = fetch.parts_[1];
     return fetch;
   }
 
   // Asks for the next line, into the second-level cache: a block of keys is too large for the first.
   [[gnu::always_inline]] void line() {
-    if (__builtin_expect(at_ >= end_, 0)) {
-      if (part_.rows == 0) {
-        part_ = after_;
-        after_.rows = 0;
-      }
-      if (part_.rows == 0) return;
-      at_ = part_.row;
-      end_ = at_ + part_.width;
-      part_.row += part_.stride;
-      --part_.rows;
-    }
-    __builtin_prefetch(at_, 0, 2);
+    if (part_.rows <= 0) return;
+    __builtin_prefetch(part_.row + at_, 0, 2);
     at_ += kLineBytes;
+    if (__builtin_expect(at_ < part_.width, 1)) return;
+    at_ = 0;
+    part_.row += part_.stride;
+    if (--part_.rows == 0 && left_ > 0) part_ = parts_[--left_];
   }
   void lines(int n) {
     for (; n > 0; --n) line();
@@ -51,15 +47,10 @@ class Fetch {
     std::ptrdiff_t stride, width;  // in bytes
     std::int64_t rows;
   };
-
-  // Rows without a gap are one.
-  static Part part(const void* rows, std::ptrdiff_t stride, std::ptrdiff_t width, std::int64_t count) {
-    const auto* first = static_cast<const char*>(rows);
-    return stride == width ? Part{first, 0, width * count, 1} : Part{first, stride, width, count};
-  }
-
-  const char *at_ = nullptr, *end_ = nullptr;
-  Part part_{nullptr, 0, 0, 0}, after_{nullptr, 0, 0, 0};
+  Part part_{nullptr, 0, 0, 0};
+  Part parts_[2] = {};
+  std::ptrdiff_t at_ = 0;
+  int left_ = 0;
 };
 
 }  // namespace
