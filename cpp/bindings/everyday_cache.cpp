@@ -25,6 +25,7 @@ bool read_scales(PyObject* object, const py::detail::PyArray_Proxy& keys, Tensor
   const auto* array = exact_array(object);
   if (array == nullptr || array->nd != 3 || kind_of(array->descr) != ElementKind::kFloat32) return false;
   constexpr std::ptrdiff_t kSize = sizeof(float);
+  if (reinterpret_cast<std::uintptr_t>(array->data) % kSize != 0) return false;
   for (int axis = 0; axis < 3; ++axis) {
     if (array->dimensions[axis] != keys.dimensions[axis] || array->strides[axis] % kSize != 0) return false;
   }
@@ -41,6 +42,15 @@ std::optional<Parts> read_parts(const py::tuple& given) {
   if (scaled && !read_scales(given[3].ptr(), *parts.keys, parts.key_scales)) return std::nullopt;
   if (scaled && !read_scales(given[4].ptr(), *parts.keys, parts.value_scales)) return std::nullopt;
   return parts;
+}
+
+// Do keys and values hold numbers of the format that is named, and do queries of this kind and dtype go with them?
+bool go_together(const Parts& parts, ElementKind kind, PyObject* descriptor) {
+  if (element_size(parts.kind) > 1) {
+    return parts.kind == kind && parts.keys->descr == descriptor && parts.values->descr == descriptor;
+  }
+  const auto bytes = [](PyObject* dtype) { return py::reinterpret_borrow<py::dtype>(dtype).itemsize(); };
+  return kind == ElementKind::kFloat32 && bytes(parts.keys->descr) == 1 && bytes(parts.values->descr) == 1;
 }
 
 // A list of one length for each batch entry.
@@ -62,9 +72,7 @@ py::object attend_plain(const py::handle& q_object, const py::tuple& given, cons
   if (q_array == nullptr || (causal.ptr() != Py_True && causal.ptr() != Py_False)) return py::none();
   const std::optional<ElementKind> kind = kind_of(q_array->descr);
   const std::optional<Parts> parts = read_parts(given);
-  if (!kind || !parts) return py::none();
-  const bool quantised = element_size(parts->kind) == 1;
-  if (quantised ? *kind != ElementKind::kFloat32 : q_array->descr != parts->keys->descr) return py::none();
+  if (!kind || !parts || !go_together(*parts, *kind, q_array->descr)) return py::none();
   const auto q = operand(*q_array, element_size(*kind), tokens_first);
   const auto k = operand(*parts->keys, element_size(parts->kind), false), v = operand(*parts->values, element_size(parts->kind), false);
   if (!q || !k || !v || k->width != q->width || q->heads % k->heads != 0 || v->batch != k->batch || v->heads != k->heads ||
@@ -92,6 +100,7 @@ py::object attend_plain(const py::handle& q_object, const py::tuple& given, cons
   if (p.num_keys == 0 || table.ndim() != 2 || table.shape(0) != p.batch || table.shape(1) < 1) return py::none();
   const auto stored = [&](std::int64_t page) { return page >= 0 && page < k->batch; };
   if (!std::all_of(table.data(), table.data() + table.size(), stored)) return py::none();
+  if ((p.num_keys - 1) / k->tokens >= table.shape(1)) return py::none();  // more than the pages hold: a ring
   p.pages.table = table.data();
   p.pages.pages_per_entry = table.shape(1);
   p.pages.page_size = k->tokens;
