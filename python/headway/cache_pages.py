@@ -60,6 +60,8 @@ class Pages:
         dims: tuple[int, int],
         beside: int = 0,
     ) -> None:
+        if kind != "bfloat16":  # what unpickling makes is equal, but unknown to the everyday calls
+            dtype = np.dtype(dtype.name)
         self.kind = kind
         self.dtype = dtype
         self.quantised = kind in QUANTISED
