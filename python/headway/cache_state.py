@@ -252,8 +252,10 @@ class CacheState:
         """
         batch = self.batch
         gone = range(batch) if indices is None else checked_indices("indices", indices, batch, None)
+        lengths, oldest = self._lengths.copy(), self._oldest.copy()
         for b in gone:
-            self._lengths[b] = self._oldest[b] = 0
+            lengths[b] = oldest[b] = 0
+        self._lengths, self._oldest = lengths, oldest  # new lists: a call may be reading the old
 
     # New tokens ---------------------------------------------------------------------------------
 
