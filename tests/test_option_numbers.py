@@ -170,6 +170,23 @@ def test_slopes_over_many_keys(dtype: str, isa: str, threads: int) -> None:
         assert_close(lse[:, h], expected_lse[:, h], LSE_TOLERANCE[dtype], f"lse of {h}")
 
 
+@pytest.mark.usefixtures("any_threads")
+def test_slopes_over_more_keys_than_float32_can_count(isa: str) -> None:
+    """Queries far before the keys that they see: many at once have the rows of each alone."""
+    headway.set_num_threads(1)  # two would meet after each of the 16,000 spans
+    far, keys = 2**24, 2**24 + 2**11
+    q, k = np.zeros((1, 1, 70, 1), np.float32), np.zeros((1, 1, 1, 1), np.float32)
+    v, seen = np.zeros((1, 1, keys, 1), np.float32), np.zeros((1, 1, 1, keys), bool)
+    v[0, 0, far:, 0] = make(11, (keys - far,))
+    seen[..., far:] = True
+    options: Any = {"causal": False, "mask": seen, "alibi_slopes": np.array([-0.01])}
+    k = np.broadcast_to(k, (1, 1, keys, 1))
+    out = headway.attention(q, k, v, align=0, **options)
+    for i in (1, 7, 33, 65):
+        alone = headway.attention(q[:, :, i : i + 1], k, v, align=i, **options)
+        assert_same_bits(alone, out[:, :, i : i + 1], f"query {i}")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_finite_numbers_of_a_wider_mask_stay_finite(dtype: str, isa: str, threads: int) -> None:
     """What float64 holds and the sums' type does not is read as its lowest or highest number."""

@@ -41,9 +41,10 @@ inline double alibi_shift(const AttentionTask& task, std::int64_t token, std::in
 template <class S>
 bool fill_alibi(const AttentionTask& task, const Panel<typename S::Real>& panel, std::int64_t base, std::int64_t key_begin) {
   using Real = typename S::Real;
-  constexpr std::int64_t kExact = 1 << 22;  // so far, distances are exact in float32
+  constexpr std::int64_t kExact = 1 << 22;  // so far, on either side, positions and distances are exact in float32
   const std::int64_t first = panel.first_row, last = first + panel.num_rows - 1, lanes = panel.vecs * S::kLanes;
-  if (panel.alibi == nullptr || task.group != 1 || panel.num_rows <= S::kLanes || base + last >= kExact) return false;
+  if (panel.alibi == nullptr || task.group != 1 || panel.num_rows <= S::kLanes) return false;
+  if (base + first <= -kExact || base + last >= kExact) return false;
   if (position_outside(task, first) != 0 || position_outside(task, last) != 0) return false;
   const std::int64_t seen = panel.last_limit - key_begin, keys = seen < kKeysPerSpan ? seen + kKeysPerGroup : kKeysPerSpan;
   const auto slope = 0 - static_cast<Real>(task.options.slopes[0]);
