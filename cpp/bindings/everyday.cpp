@@ -13,6 +13,7 @@ namespace {
 using Descriptor = std::atomic<PyObject*>;
 
 constexpr py::ssize_t kAlwaysThere = py::ssize_t{1} << 30;  // bytes, as in available.py
+constexpr std::int64_t kMostNumbers = std::int64_t{1} << 20;  // slopes or sinks; of more, the checks say if there is no memory
 
 // Is this the dtype that is called bfloat16? Asked in Python, once for each descriptor.
 bool is_named_bfloat16(PyObject* descriptor) {
@@ -57,6 +58,7 @@ bool read_numbers(const AttentionProblem& p, PyObject* object, bool by_batch, bo
   if (array == nullptr) return false;
   const auto kind = kind_of(array->descr);
   if (kind != ElementKind::kFloat32 && kind != ElementKind::kFloat64) return false;
+  if (p.batch * p.num_heads > kMostNumbers) return false;
   const int axes = array->nd;
   if (axes != 1 && !(by_batch && axes == 2)) return false;
   if (array->dimensions[axes - 1] != p.num_heads || (axes == 2 && array->dimensions[0] != p.batch)) return false;
