@@ -14,6 +14,7 @@ using Descriptor = std::atomic<PyObject*>;
 
 constexpr py::ssize_t kAlwaysThere = py::ssize_t{1} << 30;  // bytes, as in available.py
 constexpr std::int64_t kMostNumbers = std::int64_t{1} << 20;  // slopes or sinks; of more, the checks say if there is no memory
+constexpr std::int64_t kMostExact = std::int64_t{1} << 53;    // up to here float64 has every whole number
 
 // Is this the dtype that is called bfloat16? Asked in Python, once for each descriptor.
 bool is_named_bfloat16(PyObject* descriptor) {
@@ -42,6 +43,7 @@ bool read_window(AttentionProblem& p, PyObject* window) {
 
 bool read_softcap(AttentionProblem& p, PyObject* softcap) {
   if (const auto number = whole_number(softcap)) {
+    if (*number > kMostExact) return false;  // the caller's rounding mode would count
     p.softcap = static_cast<double>(*number);
   } else if (PyFloat_CheckExact(softcap)) {
     p.softcap = PyFloat_AS_DOUBLE(softcap);
