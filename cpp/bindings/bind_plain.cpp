@@ -1,5 +1,6 @@
 // The everyday call, taken at once: arrays of four axes in either layout that fit each other, of one floating-point type,
-// readable where they lie, with or without options, see everyday.hpp. Whatever is different in the least goes to the Python checks, which convert or explain.
+// readable where they lie, with or without options, see everyday.hpp. Whatever is different in the least goes to the Python
+// checks, which convert or explain.
 // Memory of another library may come by its address: a view of a tensor takes longer than a tiny call.
 #include <pybind11/stl.h>
 
@@ -119,6 +120,7 @@ bool attention_at(const py::tuple& q, const py::tuple& k, const py::tuple& v, co
 }  // namespace
 
 void bind_plain(py::module_& m) {
+  know_dtypes();
   m.def("new_array", [](const std::vector<py::ssize_t>& shape, const py::object& dtype) { return new_array(py::dtype::from_args(dtype), shape); },
         py::arg("shape"), py::arg("dtype"));
   m.def("attention_at", &attention_at, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("out"), py::arg("lse"), py::arg("kind"),

@@ -84,13 +84,17 @@ bool read_numbers(const AttentionProblem& p, PyObject* object, bool by_batch, bo
   return true;
 }
 
+const py::dtype& boolean() {
+  static const auto& dtype = *new py::dtype("bool");  // never destroyed, see kind_of
+  return dtype;
+}
+
 // A mask of four axes, each as long as the scores' or 1, whose elements lie whole and aligned.
 bool read_mask(AttentionProblem& p, PyObject* object) {
-  static const auto& boolean = *new py::dtype("bool");  // never destroyed, see kind_of
   const auto* array = exact_array(object);
   if (array == nullptr || array->nd != 4) return false;
-  const auto kind = array->descr == boolean.ptr() ? std::optional<ElementKind>() : kind_of(array->descr);
-  if (!kind && array->descr != boolean.ptr()) return false;
+  const auto kind = array->descr == boolean().ptr() ? std::optional<ElementKind>() : kind_of(array->descr);
+  if (!kind && array->descr != boolean().ptr()) return false;
   p.mask.kind = kind ? static_cast<MaskKind>(*kind) : MaskKind::kBool;
   const auto size = static_cast<std::int64_t>(element_size(p.mask.kind));
   const std::array<std::int64_t, 4> wanted = {p.batch, p.num_heads, p.num_queries, p.num_keys};
@@ -131,6 +135,10 @@ std::optional<ElementKind> kind_of(PyObject* descriptor) {
     return ElementKind::kBFloat16;
   }
   return std::nullopt;
+}
+
+void know_dtypes() {
+  kind_of(boolean().ptr());
 }
 
 const py::detail::PyArray_Proxy* exact_array(PyObject* object) {

@@ -13,6 +13,9 @@ namespace headway {
 // The kind behind a dtype, by its address alone: whether two dtypes of one name are the same is for the checks to say.
 std::optional<ElementKind> kind_of(PyObject* descriptor);
 
+// Makes the dtypes that are known by their address, once and before there can be other threads.
+void know_dtypes();
+
 // The array behind an object, or nullptr where it is none, or of a class derived from NumPy's.
 const py::detail::PyArray_Proxy* exact_array(PyObject* object);
 

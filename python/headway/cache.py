@@ -173,11 +173,9 @@ class KVCache(CacheState):
         k4, v4, kind = self._pages.checked(k, v, batch, _EACH)
         n = k4.shape[2]
         taken = None if counts is None else checked_counts(counts, batch, n, "sequence")
-        if taken is None:
-            grown = [length + n for length in lengths]
-        else:
-            grown = [length + count for length, count in zip(lengths, taken, strict=True)]
-        self._make_room(n if taken is None else max(taken), grown)
+        added = [n] * batch if taken is None else taken
+        grown = [length + count for length, count in zip(lengths, added, strict=True)]
+        self._make_room(max(added), grown)
         parts = self._pages.encoded(k4, v4, kind)
         if self._window:
             own = (self._pages.keys, self._pages.values)
@@ -315,17 +313,11 @@ class KVCache(CacheState):
         >>> cache.attend(np.zeros((1, 1, 2), np.float32), window=2).ravel()
         array([4.], dtype=float32)
         """
-        if (
-            scale is None
-            and out is None
-            and return_lse is False
-            and align is _END
-            and (layout is _BHTD or layout is _BTHD)
-            and not self._window
-        ):
+        bare = scale is None and out is None and return_lse is False and align is _END
+        if bare and (layout is _BHTD or layout is _BTHD) and not self._window:
             given = q, self._pages.parts, self._table, self._lengths, causal, layout is _BTHD
             plain = _core.attend_plain(*given, mask, window, softcap, alibi_slopes, sinks)
-            if plain is not None:  # else look closer
+            if plain is not None:
                 return plain
         held = Held(self._pages, self._table, self._lengths, _EACH, self._window, self._oldest)
         act = mask, window, softcap, alibi_slopes, sinks
