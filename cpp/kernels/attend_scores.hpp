@@ -88,8 +88,11 @@ template <class S, int kLanes, bool kShaped, int kRows, int kWide>
     };
     if (options.mask->in_bytes) {
       add_mask([&](Vec x, std::int64_t at, int from) __attribute__((always_inline)) {
-        const Vec bytes = S::load(options.mask->addends + at / kBytes * kLanes + from);
-        const auto hides_key = S::byte_is_zero(bytes, static_cast<int>(at % kBytes));
+        // Where a group of keys fills a number, the place in it is a constant.
+        const std::int64_t number = kBytes == kKeysPerGroup ? key / kBytes + (at - key) / kBytes : at / kBytes;
+        const std::int64_t byte = kBytes == kKeysPerGroup ? (at - key) % kBytes : at % kBytes;
+        const Vec bytes = S::load(options.mask->addends + number * kLanes + from);
+        const auto hides_key = S::byte_is_zero(bytes, static_cast<int>(byte));
         return S::select(hides_key, hidden, scaled ? x : S::mul(x, scale));
       });
     } else if (options.mask->hides) {
@@ -139,8 +142,9 @@ void weigh_zone(const TileArgs<typename S::Real>& args, const Options<typename S
     }
   }
   constexpr int kRowsPerGroup = kVecs * S::kLanes * kKeysPerGroup / kKeysPerBlock;  // so that a block asks for all rows
+  const bool asks = options.mask != nullptr && !args.task->mask_is_kept;
   for (; key < end; key += kKeysPerGroup) {
-    if (options.mask != nullptr) {
+    if (asks) {
       prefetch_mask<S>(*args.task, *args.panel, options.begin, key / kKeysPerGroup * kRowsPerGroup, kRowsPerGroup);
     }
     weigh_scores<S, kVecs, kFirst, kEnd, kKeysPerGroup, kShaped, kFetch>(args, options, key);
