@@ -112,13 +112,13 @@ template <class S, int kVecs, int kRows, bool kFetch>
   store_sums<S, kRows, kVecs>(acc, context, args.state->started);
 }
 
-// Tiles of kRows context rows, then the remainder in ever fewer rows.
+// Tiles of kRows context rows, then the remainder in ever fewer rows, beside which nothing is fetched.
 template <class S, int kVecs, int kRows, bool kFetch>
 void add_all_weighted(const TileArgs<typename S::Real>& args, const Edges<kVecs>& edges,
                       KeyBlock<typename S::Real>& block, bool hides_some, std::int64_t d) {
   for (; d + kRows <= args.task->value_dim; d += kRows) add_weighted<S, kVecs, kRows, kFetch>(args, edges, block, hides_some, d);
   constexpr int kFewer = kRows > 4 ? (kRows > 8 ? 8 : 4) : kRows / 2;
-  if constexpr (kRows > 1) add_all_weighted<S, kVecs, kFewer, kFetch>(args, edges, block, hides_some, d);
+  if constexpr (kRows > 1) add_all_weighted<S, kVecs, kFewer, false>(args, edges, block, hides_some, d);
 }
 
 // Adds the values that were left out, after the others of the block, to the lanes that see them: these become NaN or

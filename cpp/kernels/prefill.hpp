@@ -58,7 +58,8 @@ void attend_block(const TileArgs<typename S::Real>& args, KeyBlock<typename S::R
   if (args.task->options.mask != nullptr) mask = mask_block<S>(*args.task, panel, begin, count, false);
   if (mask.shown == Shown::kNothing) return;
   if (w.shaped || mask.shown == Shown::kPart || panel.last_start > begin) {
-    return attend_scores<S, kVecs, kFetch>(args, block, mask, begin);
+    constexpr bool kWhole = kVecs == S::kPanelVecs;  // fewer do not pay for kernels of their own
+    return attend_scores<S, kVecs, kFetch && kWhole>(args, block, mask, begin);
   }
 
   std::int64_t key = 0;

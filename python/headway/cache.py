@@ -94,9 +94,8 @@ class KVCache(CacheState):
     as they lie; sums are kept in float32.
 
     Memory: ``nbytes``, in pages of their own, huge ones where the system gives them. A cache that
-    grows holds the old and the new arrays for a moment. As with NumPy arrays, a cache may be read
-    by several threads at once, and must not be read or changed while another thread changes it.
-    Copies (:mod:`copy`) and pickles hold everything.
+    grows holds the old and the new arrays for a moment. Several threads may read a cache at once;
+    while one changes it, no other may read it. Copies (:mod:`copy`) and pickles hold everything.
 
     Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022, arXiv:2211.05102),
     section 3.3; rings: Jiang et al., "Mistral 7B" (2023, arXiv:2310.06825), section 2.
@@ -148,15 +147,13 @@ class KVCache(CacheState):
         Raises
         ------
         TypeError, ValueError
-            If an argument does not fit; a ValueError, too, if the tokens do not fit into the
-            capacity. The cache is unchanged then.
+            If an argument does not fit, or the tokens into the capacity; the cache is unchanged.
         MemoryError
             If the grown cache does not fit in memory; it is unchanged.
 
         Notes
         -----
-        The arrays may be changed afterwards. Beside a growing cache, 8-bit formats need memory for
-        the tokens of this call.
+        The arrays may be changed afterwards. 8-bit formats need memory for the call's tokens, too.
 
         Examples
         --------
@@ -178,8 +175,7 @@ class KVCache(CacheState):
         self._make_room(max(added), grown)
         parts = self._pages.encoded(k4, v4, kind)
         if self._window:
-            own = (self._pages.keys, self._pages.values)
-            if any(np.may_share_memory(x, pages) for x in (k4, v4) for pages in own):
+            if any(np.may_share_memory(x, y) for x in (k4, v4) for y in self._pages.parts[1:3]):
                 parts = tuple(part.copy() for part in parts)  # of the slots that it overwrites
             # Before they are: an interruption leaves no token that is not there any more.
             slots = self.capacity
