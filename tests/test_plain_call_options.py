@@ -6,8 +6,9 @@ gives what they give: the same result, or the same exception with the same text.
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -184,6 +185,15 @@ def test_any_options(dtype: str, options: Options, causal: Any) -> None:
 # Nothing leaks ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """What earlier tests left is gone, and goes at no other time: dtypes and ints are everybody's."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def references(arrays: tuple[Any, ...], options: Options) -> list[int]:
     parts = [x for value in options.values() if type(value) is tuple for x in value]
     kept = [*arrays, *options.values(), *parts]
@@ -191,6 +201,7 @@ def references(arrays: tuple[Any, ...], options: Options) -> list[int]:
     return [sys.getrefcount(x) for x in kept]
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_nothing_leaks(dtype: str) -> None:
     """Arguments are referred to as often after many calls, also where they are refused."""
