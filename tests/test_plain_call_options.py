@@ -187,7 +187,7 @@ def test_any_options(dtype: str, options: Options, causal: Any) -> None:
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """What earlier tests left is gone, and goes at no other time: dtypes and ints are everybody's."""
+    """What earlier tests left goes at no other time: dtypes and ints are everybody's."""
     gc.collect()
     gc.disable()
     yield
