@@ -12,14 +12,12 @@
 #include "dispatch.hpp"
 #include "parallel.hpp"
 #include "plan.hpp"
+#include "rows_ahead.hpp"
 #include "scratch.hpp"
 #include "tasks.hpp"
 
 namespace headway {
 namespace {
-
-// Rows whose deltas are made in one task.
-constexpr std::int64_t kRowsPerDelta = 1024;
 
 void* offset_of(const TensorView& view, std::size_t size, const TaskPlace& place, std::int64_t head, std::int64_t token) {
   return view.data != nullptr ? offset(view, size, place.batch, head, token) : nullptr;
@@ -56,22 +54,13 @@ class Backward {
     scratch_.emplace(sums + workspace_ * static_cast<std::size_t>(threads_));
   }
 
-  void make_deltas() const {
-    const std::int64_t rows = p_.num_queries * group_, parts = (rows + kRowsPerDelta - 1) / kRowsPerDelta;
-    run_tasks(units_ * parts, threads_, interrupted_, [&](std::int64_t index, int, StopFlag&) {
-      const TaskPlace place = place_of_rows(index / parts, index % parts * kRowsPerDelta, kRowsPerDelta);
-      if (place.num_rows > 0) kernels_.row_deltas(task_at(place, nullptr, nullptr));
-    });
-  }
-
   void run() const {
     std::vector<std::atomic<std::int64_t>> next(static_cast<std::size_t>(split_ ? units_ * blocks_ : 0));
     for (std::size_t i = 0; i < next.size(); ++i) {
       const std::int64_t unit = static_cast<std::int64_t>(i) / blocks_, block = static_cast<std::int64_t>(i) % blocks_;
       next[i] = chunks_of(place_of_block(unit, block)).begin;
     }
-    const std::int64_t tasks = split_ ? units_ * chunks_ : units_;
-    run_tasks(tasks, threads_, interrupted_, [&](std::int64_t index, int thread, StopFlag& stop) {
+    run_tasks(split_ ? units_ * chunks_ : units_, threads_, interrupted_, [&](std::int64_t index, int thread, StopFlag& stop) {
       if (!split_) {
         for (std::int64_t c = 0; c < chunks_; ++c) {
           if (!run_chunk(index, c, thread, stop, nullptr)) return;
@@ -157,6 +146,7 @@ class Backward {
   }
 
   BackwardTask task_at(const TaskPlace& place, void* memory, void* sums) const;
+  void look_ahead(std::int64_t unit, std::int64_t chunk, std::int64_t first_block, std::int64_t block, AheadList& ahead) const;
 
   // Adds one chunk of keys to all blocks of rows that see it, and writes what is complete then. next: of the unit's blocks,
   // the chunk that comes next, where several threads are at work on it. False: the call ends early.
@@ -165,6 +155,7 @@ class Backward {
     const std::int64_t num_keys = unit_place.sequence.num_keys, begin = std::min(chunk * chunk_, num_keys);
     const BackwardTask keys = task_at(unit_place, workspace(thread), nullptr);
     kernels_.begin_keys(keys, begin, std::min(begin + chunk_, num_keys));
+    std::int64_t first_seen = blocks_;
     for (std::int64_t block = 0; block < blocks_; ++block) {
       const TaskPlace place = place_of_block(unit, block);
       if (place.num_rows == 0) break;
@@ -172,14 +163,22 @@ class Backward {
       const bool sees = chunk >= chunks.begin && chunk < chunks.end, sees_none = chunks.begin == chunks.end && chunk == 0;
       if (!sees && !sees_none) continue;
       std::byte* memory = sums(next != nullptr ? unit : thread, block);
-      const BackwardTask task = task_at(place, workspace(thread), memory);
+      BackwardTask task = task_at(place, workspace(thread), memory);
       while (next != nullptr && next[block].load(std::memory_order_acquire) != chunk) {
         if (stop.should_stop(thread)) return false;
         std::this_thread::yield();
       }
       if (stop.should_stop(thread)) return false;
+      if (sees_none || chunk == chunks.begin) kernels_.row_deltas(task);
       if (chunk == chunks.begin) std::memset(memory, 0, block_bytes_);
-      if (sees) kernels_.add_rows(task);
+      if (sees) {
+        first_seen = std::min(first_seen, block);
+        AheadList ahead;
+        if (kernels_.fetches_ahead) look_ahead(unit, chunk, first_seen, block, ahead);
+        task.ahead = ahead.data();
+        task.num_ahead = ahead.count();
+        kernels_.add_rows(task);
+      }
       if (problem_.scores.data == nullptr && (sees_none || chunk == chunks.end - 1)) kernels_.finish_rows(task);
       if (next != nullptr) next[block].store(chunk + 1, std::memory_order_release);
     }
@@ -228,7 +227,41 @@ BackwardTask Backward::task_at(const TaskPlace& place, void* memory, void* sums)
       .score_token_stride = problem_.scores.token_stride,
       .score_head_stride = problem_.scores.head_stride,
       .wide_grad = p_.wide_out,
+      .ahead = nullptr,
+      .num_ahead = 0,
   };
+}
+
+// What comes after a block of rows with a chunk of keys, of which first_block is the first to see some: the next block of
+// rows; and, a share for each block, the chunk that this thread goes on with, as far as can be told, and the gradients that
+// become complete.
+void Backward::look_ahead(std::int64_t unit, std::int64_t chunk, std::int64_t first_block, std::int64_t block, AheadList& ahead) const {
+  const std::size_t size = element_size(p_.kind), grad = p_.wide_out ? accumulation_size(p_.kind) : size;
+  const TaskPlace place = place_of_block(unit, block);
+  const auto share = [&](const TaskPlace& at, std::int64_t of_chunk, const TensorView& keys, const TensorView& values, bool written) {
+    const std::int64_t first = of_chunk * chunk_, count = std::clamp<std::int64_t>(at.sequence.num_keys - first, 0, chunk_);
+    const std::int64_t parts = blocks_ - first_block, part = block - first_block, key = at.sequence.first_key + first;
+    const std::int64_t begin = key + count * part / parts, end = key + count * (part + 1) / parts;
+    ahead.add(keys, size, at.batch, at.kv_head, begin, end, p_.head_dim, written);
+    ahead.add(values, size, at.batch, at.kv_head, begin, end, p_.value_dim, written);
+  };
+  const auto rows = [&](const TaskPlace& at, bool first) {
+    ahead.add_rows(p_.q, size, at, group_, p_.head_dim, false);
+    ahead.add_rows(problem_.grad_out, grad, at, group_, p_.value_dim, false);
+    if (first) ahead.add_rows(p_.out, grad, at, group_, p_.value_dim, false);
+  };
+  const TaskPlace next = block + 1 < blocks_ ? place_of_block(unit, block + 1) : TaskPlace{};
+  if (next.num_rows > 0) rows(next, chunks_of(next).begin == chunk);
+  if (chunks_of(place).end == chunk + 1) ahead.add_rows(problem_.dq, size, place, group_, p_.head_dim, true);
+  const std::int64_t index = (split_ ? unit * chunks_ + chunk : chunk + 1 < chunks_ ? -1 : unit) + threads_;
+  const std::int64_t next_unit = index < threads_ ? unit : split_ ? index / chunks_ : index;
+  const std::int64_t next_chunk = index < threads_ ? chunk + 1 : split_ ? index % chunks_ : 0;
+  if (next_unit < units_) {
+    const TaskPlace at = place_of_block(next_unit, 0);
+    share(at, next_chunk, p_.k, p_.v, false);
+    if (next.num_rows == 0 && next_chunk == 0) rows(at, true);
+  }
+  share(place, chunk, problem_.dk, problem_.dv, true);
 }
 
 }  // namespace
@@ -236,7 +269,6 @@ BackwardTask Backward::task_at(const TaskPlace& place, void* memory, void* sums)
 void attention_backward(const BackwardProblem& problem, const InterruptCheck& interrupted) {
   if (problem.forward.batch == 0 || problem.forward.num_heads == 0) return;
   const Backward backward(problem, interrupted);
-  backward.make_deltas();
   backward.run();
   backward.clear_rest();
   if (problem.dsinks != nullptr) backward.fill_sinks();
@@ -245,7 +277,6 @@ void attention_backward(const BackwardProblem& problem, const InterruptCheck& in
 void score_gradients(const BackwardProblem& problem, const InterruptCheck& interrupted) {
   if (problem.forward.batch == 0 || problem.forward.num_heads == 0 || problem.forward.num_queries == 0) return;
   const Backward backward(problem, interrupted);
-  backward.make_deltas();
   backward.clear_rest();
   backward.run();
 }

@@ -219,6 +219,7 @@ constexpr BackwardKernels backward_of() {
             return lay_out_backward<S>(w, nullptr, head_dim, value_dim);
           },
       .sums_bytes = [](std::int64_t head_dim) { return sums_bytes<S>(kBackwardPanels<S>, head_dim); },
+      .fetches_ahead = false,
       .exact = true,
       .row_deltas =
           [](const BackwardTask& task) { task.wide_grad ? row_deltas<S, typename S::Real>(task) : row_deltas<S, Element>(task); },

@@ -204,6 +204,7 @@ constexpr BackwardKernels pair_backward() {
             return lay_out_pair_backward(w, nullptr, head_dim, value_dim);
           },
       .sums_bytes = [](std::int64_t head_dim) { return sums_bytes<S>(kPairPanels, head_dim); },
+      .fetches_ahead = false,
       .exact = false,
       .row_deltas = row_deltas<S, BFloat16>,
       .begin_keys = begin_pair_keys,

@@ -126,13 +126,12 @@ bool is_finite(typename S::Vec check) {
   return !S::any(S::not_less(check, S::set1(1)));  // true for NaN alone
 }
 
-// Makes keys [begin, end) ready, and their sums 0. Rows up to a whole tile are 0, too.
+// Loads keys [begin, end) into the workspace, and makes their sums 0. Rows up to a whole tile are 0, too.
 template <class S, class Element>
-void begin_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
+void load_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
   using Real = typename S::Real;
   const AttentionTask& forward = task.forward;
   auto& w = backward_workspace_of<S>(task);
-  lay_out_backward<S>(w, static_cast<char*>(forward.workspace), forward.head_dim, forward.value_dim);
   w.key_begin = begin;
   w.key_end = end;
   auto check = S::zero();
@@ -151,6 +150,14 @@ void begin_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) 
   clear(w.chunk_values, end - begin, w.value_width);
   clear(w.key_sums, 0, w.head_width);
   clear(w.value_sums, 0, w.value_width);
+}
+
+// Makes keys [begin, end) ready.
+template <class S, class Element>
+void begin_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
+  lay_out_backward<S>(backward_workspace_of<S>(task), static_cast<char*>(task.forward.workspace), task.forward.head_dim,
+                      task.forward.value_dim);
+  load_keys<S, Element>(task, begin, end);
 }
 
 // What makes weights of products (or scores) x of a row, given its lse: see GradientPanel. A row that saw nothing has

@@ -53,5 +53,36 @@ class Fetch {
   int left_ = 0;
 };
 
+// The same for a list of rows.
+class FetchList {
+ public:
+  FetchList(const RowsAhead* list, int count) : next_(list), left_(count) { take(); }
+
+  [[gnu::always_inline]] void line() {
+    if (now_.rows <= 0) return;
+    const char* row = static_cast<const char*>(now_.data) + at_;
+    if (now_.written) {
+      asm volatile("prefetchw %0" : : "m"(*row));
+    } else {
+      __builtin_prefetch(row, 0, 2);
+    }
+    at_ += kLineBytes;
+    if (__builtin_expect(at_ < now_.width, 1)) return;
+    at_ = 0;
+    now_.data = static_cast<const char*>(now_.data) + now_.stride;
+    if (--now_.rows == 0) take();
+  }
+
+ private:
+  void take() {
+    now_.rows = 0;
+    for (; now_.rows <= 0 && left_ > 0; --left_) now_ = *next_++;
+  }
+  const RowsAhead* next_;
+  RowsAhead now_{};
+  std::ptrdiff_t at_ = 0;
+  int left_;
+};
+
 }  // namespace
 }  // namespace headway

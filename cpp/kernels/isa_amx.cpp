@@ -1,5 +1,6 @@
 // The kernels of amx: bfloat16 alone; avx512bf16 serves for the rest.
 #include "backward_pairs.hpp"
+#include "backward_parts.hpp"
 #include "peak_pairs.hpp"
 #include "projection_tile.hpp"
 
@@ -9,7 +10,7 @@ extern const KernelTable kAmxTable = {
     .name = "amx",
     .base = &kAvx512Bf16Table,
     .kinds = {{}, {}, {}, pair_kernels<TilePairs>()},
-    .backward = {{}, {}, {}, pair_backward()},
+    .backward = {part_backward<float>(), {}, part_backward<Half>(), pair_backward()},
     .projections = {{}, {}, {}, tile_projection()},
     .rotations = {},
     .bursts = {nullptr, nullptr, nullptr, tile_burst},

@@ -109,6 +109,14 @@ struct KindKernels {
   void (*store_scores)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end, ScoreStage stage);
 };
 
+// Rows of bytes that will be read, or written, soon.
+struct RowsAhead {
+  const void* data;
+  std::ptrdiff_t stride, width;  // in bytes
+  std::int64_t rows;
+  bool written;
+};
+
 // The backward pass over one key head of one batch entry: chunks of keys, ascending, and for each chunk the blocks of rows
 // that see some of its keys, ascending. Strides count elements.
 struct BackwardTask {
@@ -128,6 +136,8 @@ struct BackwardTask {
   std::ptrdiff_t dk_token_stride, dv_token_stride;
   std::ptrdiff_t score_token_stride, score_head_stride;
   bool wide_grad;              // grad_out and out hold the accumulation type, not the type of q
+  const RowsAhead* ahead;      // (num_ahead): what add_rows may fetch beside its products
+  int num_ahead;
 };
 
 // For a chunk of keys: begin_keys; add_rows for each block of rows; finish_keys. finish_rows for a block of rows after its
@@ -137,6 +147,7 @@ struct BackwardKernels {
   std::int64_t (*keys_per_chunk)(std::int64_t head_dim, std::int64_t value_dim);  // divides kKeysPerSpan; no bits depend on it
   std::size_t (*workspace_bytes)(std::int64_t head_dim, std::int64_t value_dim);
   std::size_t (*sums_bytes)(std::int64_t head_dim);
+  bool fetches_ahead;  // makes use of BackwardTask::ahead
   bool exact;  // takes wide_grad and gives score_gradients; else weights and their gradients are rounded to the type of q
   void (*row_deltas)(const BackwardTask& task);
   void (*begin_keys)(const BackwardTask& task, std::int64_t key_begin, std::int64_t key_end);
