@@ -30,6 +30,7 @@ struct PartBackwardWorkspace : BackwardWorkspace<float> {
   std::int64_t head_steps, value_steps;           // depth steps of head_dim and value_dim
   bool is_moderate[kKeysPerSpan / kKeysPerBlock];  // of each block of keys: it can be multiplied in parts
   bool rows_are_moderate;                         // of the block of rows
+  bool keys_are_loaded;                           // into chunk_keys and chunk_values
 };
 
 inline PartBackwardWorkspace& part_backward_of(const BackwardTask& task) {
@@ -73,26 +74,36 @@ inline std::size_t lay_out_part_backward(PartBackwardWorkspace& w, char* base, s
   return used;
 }
 
-// A row (width), a multiple of 16, -> row i of left factors, one for each step; a null row is one of zeros.
-inline void split_left_row(const float* row, std::int64_t width, std::int64_t steps, std::int64_t i, char* tiles) {
-  const auto load = [&](std::int64_t d) { return row != nullptr && d < width ? VecF32::load(row + d) : VecF32::zero(); };
-  char* to = tiles + i / 16 * steps * kTileBytes3 + i % 16 * 64;
-  for (std::int64_t s = 0; s < steps; ++s, to += kTileBytes3) store_parts(load(s * kDepthPerStep), load(s * kDepthPerStep + 16), to);
+// Keys or values of a chunk, padded to whole vectors.
+struct ChunkRows {
+  const float* data;
+  std::ptrdiff_t stride;
+  std::int64_t count, width;
+  const float* row(std::int64_t i) const { return i < count ? data + i * stride : nullptr; }
+};
+
+// Rows -> left factors (padded rows / 16, steps), row after row; those from `count` on are 0.
+inline void split_left_rows(const ChunkRows& rows, std::int64_t steps, char* tiles) {
+  for (std::int64_t i = 0; i < pad_to(rows.count, kDepthPerStep); ++i) {
+    const float* row = rows.row(i);
+    const auto load = [&](std::int64_t d) { return row != nullptr && d < rows.width ? VecF32::load_unaligned(row + d) : VecF32::zero(); };
+    char* to = tiles + i / 16 * steps * kTileBytes3 + i % 16 * 64;
+    for (std::int64_t s = 0; s < steps; ++s, to += kTileBytes3) store_parts(load(s * kDepthPerStep), load(s * kDepthPerStep + 16), to);
+  }
 }
 
-// Keys [at, at + 32) of the chunk -> the tiles of its step, transposed.
-inline void turn_keys(PartBackwardWorkspace& w, std::int64_t at, std::int64_t count) {
+// Rows [at, at + 32) -> left factors of their step, transposed; turned: (width, 32).
+inline void turn_rows(const ChunkRows& rows, std::int64_t at, float* turned, char* tiles) {
   using S = VecF32;
   for (int half = 0; half < 2; ++half) {
-    const float* rows[S::kLanes] = {};
-    const std::int64_t left = count - at - half * S::kLanes;
-    const int used = static_cast<int>(left < 0 ? 0 : left < S::kLanes ? left : S::kLanes);
-    for (int i = 0; i < used; ++i) rows[i] = w.chunk_keys + (at + half * S::kLanes + i) * w.head_width;
-    load_transposed<S>(rows, used, w.head_width, w.turned + half * S::kLanes, kDepthPerStep);
+    const float* lanes[S::kLanes] = {};
+    int used = 0;
+    for (; used < S::kLanes && at + half * S::kLanes + used < rows.count; ++used) lanes[used] = rows.row(at + half * S::kLanes + used);
+    load_transposed<S>(lanes, used, rows.width, turned + half * S::kLanes, kDepthPerStep);
   }
-  char* to = w.turned_keys + at / kDepthPerStep * (w.head_width / 16) * kTileBytes3;
-  for (std::int64_t d = 0; d < w.head_width; ++d) {
-    const float* from = w.turned + d * kDepthPerStep;
+  char* to = tiles + at / kDepthPerStep * (rows.width / 16) * kTileBytes3;
+  for (std::int64_t d = 0; d < rows.width; ++d) {
+    const float* from = turned + d * kDepthPerStep;
     store_parts(S::load(from), S::load(from + S::kLanes), to + d / 16 * kTileBytes3 + d % 16 * 64);
   }
 }
@@ -100,28 +111,31 @@ inline void turn_keys(PartBackwardWorkspace& w, std::int64_t at, std::int64_t co
 // Makes keys [begin, end) ready, and their sums 0, of whole steps.
 template <class Element>
 void begin_part_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
+  const AttentionTask& forward = task.forward;
   auto& w = part_backward_of(task);
-  char* base = static_cast<char*>(task.forward.workspace);
-  lay_out_part_backward(w, base, task.forward.head_dim, task.forward.value_dim);
-  load_keys<VecF32, Element>(task, begin, end);
-  const std::int64_t count = end - begin, padded = pad_to(count, kDepthPerStep);
+  lay_out_part_backward(w, static_cast<char*>(forward.workspace), forward.head_dim, forward.value_dim);
+  w.key_begin = begin;
+  w.key_end = end;
+  const std::int64_t count = end - begin;
+  ChunkRows keys{w.chunk_keys, w.head_width, count, w.head_width}, values{w.chunk_values, w.value_width, count, w.value_width};
+  w.keys_are_loaded = sizeof(Element) != sizeof(float) || forward.head_dim != w.head_width || forward.value_dim != w.value_width;
+  if (w.keys_are_loaded) {
+    load_keys<VecF32, Element>(task);
+  } else {  // they are read where they lie
+    keys = {static_cast<const float*>(forward.k) + begin * forward.k_token_stride, forward.k_token_stride, count, w.head_width};
+    values = {static_cast<const float*>(forward.v) + begin * forward.v_token_stride, forward.v_token_stride, count, w.value_width};
+  }
   for (std::int64_t at = 0; at < count; at += kKeysPerBlock) {
     bool& moderate = w.is_moderate[at / kKeysPerBlock];
     moderate = true;
     for (std::int64_t i = at; moderate && i < at + kKeysPerBlock && i < count; ++i) {
-      moderate = is_moderate(w.chunk_keys + i * w.head_width, w.head_width) && is_moderate(w.chunk_values + i * w.value_width, w.value_width);
+      moderate = is_moderate(keys.row(i), keys.width) && is_moderate(values.row(i), values.width);
     }
   }
-  for (std::int64_t i = 0; i < padded; ++i) {
-    split_left_row(i < count ? w.chunk_keys + i * w.head_width : nullptr, w.head_width, w.head_steps, i, w.key_tiles);
-    split_left_row(i < count ? w.chunk_values + i * w.value_width : nullptr, w.value_width, w.value_steps, i, w.value_tiles);
-  }
-  for (std::int64_t at = 0; at < count; at += kDepthPerStep) turn_keys(w, at, count);
-  const auto clear = [&](float* sums, std::int64_t width) {
-    for (std::int64_t i = count * width; i < padded * width; i += VecF32::kLanes) VecF32::store(sums + i, VecF32::zero());
-  };
-  clear(w.key_sums, w.head_width);
-  clear(w.value_sums, w.value_width);
+  split_left_rows(keys, w.head_steps, w.key_tiles);
+  split_left_rows(values, w.value_steps, w.value_tiles);
+  for (std::int64_t at = 0; at < count; at += kDepthPerStep) turn_rows(keys, at, w.turned, w.turned_keys);
+  clear_key_sums<VecF32>(w, pad_to(count, kDepthPerStep));
 }
 
 // Lanes (dim, lanes) -> right factors (steps, vectors).

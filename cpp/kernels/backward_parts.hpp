@@ -83,7 +83,7 @@ void add_part_rows(const BackwardTask& task) {
   const TileSession session;
   begin_part_rows<Element>(task);
   const AttentionTask& forward = task.forward;
-  const auto& w = part_backward_of(task);
+  auto& w = part_backward_of(task);
   const auto& panel = w.panels[0];
   const bool shaped = w.shaped || forward.options.dropout.drops || forward.options.mask != nullptr;
   const auto by_parts = [&](std::int64_t offset) { return w.rows_are_moderate && w.is_moderate[offset / kKeysPerBlock]; };
@@ -95,6 +95,8 @@ void add_part_rows(const BackwardTask& task) {
   for (std::int64_t offset = 0, end; offset < count; offset = end) {
     end = offset + kKeysPerBlock;
     if (!by_parts(offset)) {
+      if (!w.keys_are_loaded) load_keys<VecF32, Element>(task);
+      w.keys_are_loaded = true;
       add_block<VecF32>(task, offset);
       continue;
     }

@@ -126,14 +126,20 @@ bool is_finite(typename S::Vec check) {
   return !S::any(S::not_less(check, S::set1(1)));  // true for NaN alone
 }
 
-// Loads keys [begin, end) into the workspace, and makes their sums 0. Rows up to a whole tile are 0, too.
+// The sums of the first `rows` keys of the chunk become 0.
+template <class S>
+void clear_key_sums(BackwardWorkspace<typename S::Real>& w, std::int64_t rows) {
+  for (std::int64_t i = 0; i < rows * w.head_width; i += S::kLanes) S::store(w.key_sums + i, S::zero());
+  for (std::int64_t i = 0; i < rows * w.value_width; i += S::kLanes) S::store(w.value_sums + i, S::zero());
+}
+
+// The chunk's keys and values -> workspace. Rows up to a whole tile are 0, too.
 template <class S, class Element>
-void load_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
+void load_keys(const BackwardTask& task) {
   using Real = typename S::Real;
   const AttentionTask& forward = task.forward;
   auto& w = backward_workspace_of<S>(task);
-  w.key_begin = begin;
-  w.key_end = end;
+  const std::int64_t begin = w.key_begin, end = w.key_end;
   auto check = S::zero();
   const auto load = [&](const void* data, std::ptrdiff_t stride, std::int64_t dim, std::int64_t width, Real* out) {
     const auto* rows = static_cast<const Element*>(data) + begin * stride;
@@ -143,21 +149,22 @@ void load_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
   load(forward.v, forward.v_token_stride, forward.value_dim, w.value_width, w.chunk_values);
   w.keys_finite = is_finite<S>(check);
   const std::int64_t rows = (end - begin + kKeysPerTile - 1) / kKeysPerTile * kKeysPerTile;
-  const auto clear = [&](Real* p, std::int64_t from, std::int64_t width) {
-    for (std::int64_t i = from * width; i < rows * width; i += S::kLanes) S::store(p + i, S::zero());
+  const auto clear = [&](Real* p, std::int64_t width) {
+    for (std::int64_t i = (end - begin) * width; i < rows * width; i += S::kLanes) S::store(p + i, S::zero());
   };
-  clear(w.chunk_keys, end - begin, w.head_width);
-  clear(w.chunk_values, end - begin, w.value_width);
-  clear(w.key_sums, 0, w.head_width);
-  clear(w.value_sums, 0, w.value_width);
+  clear(w.chunk_keys, w.head_width);
+  clear(w.chunk_values, w.value_width);
 }
 
-// Makes keys [begin, end) ready.
+// Makes keys [begin, end) ready, and their sums 0.
 template <class S, class Element>
 void begin_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
-  lay_out_backward<S>(backward_workspace_of<S>(task), static_cast<char*>(task.forward.workspace), task.forward.head_dim,
-                      task.forward.value_dim);
-  load_keys<S, Element>(task, begin, end);
+  auto& w = backward_workspace_of<S>(task);
+  lay_out_backward<S>(w, static_cast<char*>(task.forward.workspace), task.forward.head_dim, task.forward.value_dim);
+  w.key_begin = begin;
+  w.key_end = end;
+  load_keys<S, Element>(task);
+  clear_key_sums<S>(w, (end - begin + kKeysPerTile - 1) / kKeysPerTile * kKeysPerTile);
 }
 
 // What makes weights of products (or scores) x of a row, given its lse: see GradientPanel. A row that saw nothing has

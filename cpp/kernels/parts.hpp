@@ -51,7 +51,7 @@ inline bool is_moderate(const float* row, std::int64_t width) {
   constexpr std::uint32_t kLeast = (127u - 60) << 23, kMost = (127u + 30) << 23;  // 2^-60, 2^30
   __m512i sizes = _mm512_setzero_si512();
   for (std::int64_t d = 0; d < width; d += 16) {
-    sizes = _mm512_max_epu32(sizes, _mm512_and_si512(_mm512_castps_si512(_mm512_load_ps(row + d)), _mm512_set1_epi32(0x7fffffff)));
+    sizes = _mm512_max_epu32(sizes, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(row + d)), _mm512_set1_epi32(0x7fffffff)));
   }
   const std::uint32_t largest = _mm512_reduce_max_epu32(sizes);
   return largest == 0 || (largest >= kLeast && largest < kMost);
