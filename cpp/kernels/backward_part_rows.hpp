@@ -82,13 +82,21 @@ struct ChunkRows {
   const float* row(std::int64_t i) const { return i < count ? data + i * stride : nullptr; }
 };
 
-// Rows -> left factors (padded rows / 16, steps), row after row; those from `count` on are 0.
-inline void split_left_rows(const ChunkRows& rows, std::int64_t steps, char* tiles) {
-  for (std::int64_t i = 0; i < pad_to(rows.count, kDepthPerStep); ++i) {
+// Rows [begin, end) -> left factors (padded rows / 16, steps), row after row; those from `count` on are 0.
+inline void split_left_rows(const ChunkRows& rows, std::int64_t begin, std::int64_t end, std::int64_t steps, char* tiles, Sizes& sizes) {
+  for (std::int64_t i = begin; i < end; ++i) {
     const float* row = rows.row(i);
-    const auto load = [&](std::int64_t d) { return row != nullptr && d < rows.width ? VecF32::load_unaligned(row + d) : VecF32::zero(); };
+    const auto load = [&](std::int64_t d) __attribute__((always_inline)) {
+      if (row == nullptr || d >= rows.width) return VecF32::zero();
+      const auto x = VecF32::load_unaligned(row + d);
+      sizes.add(x);
+      return x;
+    };
     char* to = tiles + i / 16 * steps * kTileBytes3 + i % 16 * 64;
-    for (std::int64_t s = 0; s < steps; ++s, to += kTileBytes3) store_parts(load(s * kDepthPerStep), load(s * kDepthPerStep + 16), to);
+    for (std::int64_t d = 0; d < steps * kDepthPerStep; d += kDepthPerStep, to += kTileBytes3) {
+      const auto first = load(d);
+      store_parts(first, load(d + 16), to);
+    }
   }
 }
 
@@ -125,17 +133,16 @@ void begin_part_keys(const BackwardTask& task, std::int64_t begin, std::int64_t 
     keys = {static_cast<const float*>(forward.k) + begin * forward.k_token_stride, forward.k_token_stride, count, w.head_width};
     values = {static_cast<const float*>(forward.v) + begin * forward.v_token_stride, forward.v_token_stride, count, w.value_width};
   }
-  for (std::int64_t at = 0; at < count; at += kKeysPerBlock) {
-    bool& moderate = w.is_moderate[at / kKeysPerBlock];
-    moderate = true;
-    for (std::int64_t i = at; moderate && i < at + kKeysPerBlock && i < count; ++i) {
-      moderate = is_moderate(keys.row(i), keys.width) && is_moderate(values.row(i), values.width);
-    }
+  const std::int64_t padded = pad_to(count, kDepthPerStep);
+  for (std::int64_t at = 0; at < padded; at += kKeysPerBlock) {
+    const std::int64_t to = at + kKeysPerBlock < padded ? at + kKeysPerBlock : padded;
+    Sizes sizes;
+    split_left_rows(keys, at, to, w.head_steps, w.key_tiles, sizes);
+    split_left_rows(values, at, to, w.value_steps, w.value_tiles, sizes);
+    w.is_moderate[at / kKeysPerBlock] = sizes.are_moderate();
   }
-  split_left_rows(keys, w.head_steps, w.key_tiles);
-  split_left_rows(values, w.value_steps, w.value_tiles);
   for (std::int64_t at = 0; at < count; at += kDepthPerStep) turn_rows(keys, at, w.turned, w.turned_keys);
-  clear_key_sums<VecF32>(w, pad_to(count, kDepthPerStep));
+  clear_key_sums<VecF32>(w, padded);
 }
 
 // Lanes (dim, lanes) -> right factors (steps, vectors).
@@ -149,13 +156,36 @@ inline void split_lanes(const float* lanes, std::int64_t dim, std::int64_t steps
 }
 
 // Rows (num_rows, width) -> right factors (kRowSteps, width / 16).
-inline void split_row_steps(const float* rows, std::int64_t num_rows, std::int64_t width, char* tiles) {
+inline void split_row_steps(const float* rows, std::int64_t num_rows, std::int64_t width, char* tiles, Sizes& sizes) {
   using S = VecF32;
   for (std::int64_t r = 0; r < kRowSteps * kDepthPerStep; r += r % 16 == 15 ? 17 : 1) {
-    const auto load = [&](std::int64_t row, std::int64_t d) { return row < num_rows ? S::load(rows + row * width + d) : S::zero(); };
+    const auto load = [&](std::int64_t row, std::int64_t d) __attribute__((always_inline)) {
+      if (row >= num_rows) return S::zero();
+      const auto x = S::load(rows + row * width + d);
+      sizes.add(x);
+      return x;
+    };
     char* to = tiles + r / kDepthPerStep * (width / 16) * kTileBytes3 + r % 16 * 64;
-    for (std::int64_t d = 0; d < width; d += 16, to += kTileBytes3) store_parts(load(r, d), load(r + 16, d), to);
+    for (std::int64_t d = 0; d < width; d += 16, to += kTileBytes3) {
+      const auto first = load(r, d);
+      store_parts(first, load(r + 16, d), to);
+    }
   }
+}
+
+// Whether the scale and what the lanes have beside queries and gradients leave numbers of moderate size. A reference of
+// infinity is that of a row that saw nothing.
+inline bool has_moderate_lanes(const PartBackwardWorkspace& w, std::int64_t num_rows) {
+  constexpr double kLeastFactor = 0x1p-8, kMostFactor = 0x1p30;
+  constexpr float kMostDelta = 0x1p80f, kMostReference = 0x1p100f;
+  const auto& lanes = w.gradients[0];
+  bool moderate = w.split.queries >= kLeastFactor && w.split.queries <= kMostFactor;
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    const float reference = lanes.reference[i], delta = lanes.delta[i];
+    moderate = moderate && delta < kMostDelta && delta > -kMostDelta && reference > -kMostReference &&
+               (reference < kMostReference || reference > -kLowest<float>);
+  }
+  return moderate;
 }
 
 // Makes the task's block of rows ready.
@@ -164,21 +194,12 @@ void begin_part_rows(const BackwardTask& task) {
   begin_rows<VecF32, Element, Element>(task);
   auto& w = part_backward_of(task);
   const std::int64_t num_rows = task.forward.num_rows;
-  constexpr double kLeastFactor = 0x1p-30, kMostFactor = 0x1p30;
-  constexpr float kMostDelta = 0x1p80f, kMostReference = 0x1p100f;
-  const auto& lanes = w.gradients[0];
-  w.rows_are_moderate = w.split.queries >= kLeastFactor && w.split.queries <= kMostFactor;
-  for (std::int64_t i = 0; w.rows_are_moderate && i < num_rows; ++i) {
-    const float reference = lanes.reference[i], delta = lanes.delta[i];
-    w.rows_are_moderate = is_moderate(w.query_rows + i * w.head_width, w.head_width) &&
-                          is_moderate(w.grad_rows + i * w.value_width, w.value_width) && delta < kMostDelta && delta > -kMostDelta &&
-                          ((reference < kMostReference && reference > -kMostReference) || reference > -kLowest<float>);
-  }
-  if (!w.rows_are_moderate) return;
+  Sizes sizes;
+  split_row_steps(w.query_rows, num_rows, w.head_width, w.query_steps, sizes);
+  split_row_steps(w.grad_rows, num_rows, w.value_width, w.grad_steps, sizes);
   split_lanes(w.panels[0].queries, task.forward.head_dim, w.head_steps, w.query_tiles);
-  split_lanes(lanes.grads, task.forward.value_dim, w.value_steps, w.grad_tiles);
-  split_row_steps(w.query_rows, num_rows, w.head_width, w.query_steps);
-  split_row_steps(w.grad_rows, num_rows, w.value_width, w.grad_steps);
+  split_lanes(w.gradients[0].grads, task.forward.value_dim, w.value_steps, w.grad_tiles);
+  w.rows_are_moderate = sizes.are_moderate() && has_moderate_lanes(w, num_rows);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // 2^-24 of the product. Sums are float32, as those of multiply-adds are.
 //
 // x0 is x rounded, so that the rest has either sign and what is left out does not lean to one side. This holds for numbers
-// below the largest that bfloat16 knows; of those below 2^-108 the CPU takes some parts for 0. See is_moderate.
+
 #pragma once
 
 #include "vec_avx512.hpp"
@@ -33,7 +33,8 @@ struct VecParts { __m512i parts[kParts]; };
 // Numbers in the upper halves of two registers, side by side in each lane: the first in the lower half. Along the depth of
 // a product, the numbers of both factors stand so: of every 32 depths, n and n + 16 are neighbours.
 [[gnu::always_inline]] inline __m512i join_pairs(__m512i first, __m512i second) {
-  return _mm512_or_si512(_mm512_srli_epi32(first, 16), second);
+  const __m512i upper_to_lower = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);  // bytes of each quarter
+  return _mm512_mask_shuffle_epi8(second, 0x3333333333333333, first, upper_to_lower);
 }
 
 // One row of the tiles of all parts.
@@ -45,17 +46,23 @@ struct VecParts { __m512i parts[kParts]; };
   store_joined(split_parts(first), split_parts(second), row);
 }
 
-// Whether the largest of `width` numbers, a multiple of 16, is of a size whose parts, products and sums are as exact as
-// those of multiply-adds; or all are 0.
-inline bool is_moderate(const float* row, std::int64_t width) {
-  constexpr std::uint32_t kLeast = (127u - 60) << 23, kMost = (127u + 30) << 23;  // 2^-60, 2^30
-  __m512i sizes = _mm512_setzero_si512();
-  for (std::int64_t d = 0; d < width; d += 16) {
-    sizes = _mm512_max_epu32(sizes, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(row + d)), _mm512_set1_epi32(0x7fffffff)));
+// Whether numbers are of a size whose parts, products and sums are as exact as those of multiply-adds: 0, or from 2^-100 to
+// 2^30. Sizes are compared as the integers that their bits are.
+class Sizes {
+ public:
+  [[gnu::always_inline]] void add(VecF32::Vec x) {
+    const __m512i size = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+    most_ = _mm512_max_epu32(most_, size);
+    least_ = _mm512_min_epu32(least_, _mm512_sub_epi32(size, _mm512_set1_epi32(1)));  // 0 becomes the largest
   }
-  const std::uint32_t largest = _mm512_reduce_max_epu32(sizes);
-  return largest == 0 || (largest >= kLeast && largest < kMost);
-}
+  bool are_moderate() const {
+    constexpr std::uint32_t kLeast = (127u - 100) << 23, kMost = (127u + 30) << 23;
+    return _mm512_reduce_max_epu32(most_) < kMost && _mm512_reduce_min_epu32(least_) >= kLeast - 1;
+  }
+
+ private:
+  __m512i most_ = _mm512_setzero_si512(), least_ = _mm512_set1_epi32(-1);
+};
 
 // Tiles of a factor: of `step`s along the depth, 32 numbers each, and beside one another.
 struct PartTiles {
