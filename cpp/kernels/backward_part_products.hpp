@@ -15,6 +15,7 @@ struct VectorRange {
   bool has(int j) const { return j >= first && j < last; }
 };
 inline constexpr VectorRange kAllVectors{0, VecF32::kPanelVecs};
+inline constexpr std::int64_t kKeysMultiplied = 64;  // whose products are kept: of one step, and of the next
 
 // Those of which some row sees some of 32 keys, from `key` of the chunk on, by its position.
 inline VectorRange vectors_that_see(const Panel<float>& panel, std::int64_t key) {
@@ -84,18 +85,18 @@ class Beside {
     at_ = 0;
     end_ = (step.range.last - step.range.first) / 2 * 16;
   }
-  // Called after four products of tiles, which take longer than two lines and half of a turn.
+  // Called after four products of tiles.
   [[gnu::always_inline]] void next() {
     fetch_.line();
     fetch_.line();
-    even_ = !even_;
-    if (even_ && at_ < end_) turn();
+    if (++groups_ % kGroupsPerTurn == 0 && at_ < end_) turn();
   }
   void finish() {
     while (at_ < end_) turn();
   }
 
  private:
+  static constexpr unsigned kGroupsPerTurn = 3;  // so that the turns of a step are over just before its products
   void turn() {
     weigh_(step_, at_ % 16, step_.range.first + at_ / 16 * 2);
     ++at_;
@@ -104,7 +105,7 @@ class Beside {
   void (*weigh_)(const KeyStep& step, int i, int j) = nullptr;
   KeyStep step_{};
   int at_ = 0, end_ = 0;
-  bool even_ = false;
+  unsigned groups_ = 0;
 };
 
 // sums (kRows * 16, width) <- or += left . right, two tiles of columns at a time.

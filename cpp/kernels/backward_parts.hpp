@@ -47,21 +47,25 @@ void add_part_keys(const BackwardTask& task, std::int64_t from, std::int64_t to,
   const std::int64_t full = panel.first_limit + 1 - w.key_begin, open = panel.last_start - w.key_begin;  // keys [open, full): seen by all
   VectorRange ranges[kKeysKept / kDepthPerStep] = {};
   const auto range_of = [&](std::int64_t key) -> VectorRange& { return ranges[key % kKeysKept / kDepthPerStep]; };
-  const auto begin_step = [&](std::int64_t key) {
+  const auto multiply = [&](std::int64_t key) {
+    if (key >= to) return;
     range_of(key) = kShaped ? kAllVectors : vectors_that_see(panel, key);
-    if constexpr (kShaped) {
-      beside.begin(weigh_keys<true, false>, {&task, key, key % kKeysPerBlock, range_of(key)});
-    } else {
-      multiply_keys(task, key, 0, range_of(key), beside);
-      const bool masked = key + kDepthPerStep > full || key < open;
-      beside.begin(masked ? weigh_keys<false, true> : weigh_keys<false, false>, {&task, key, 0, range_of(key)});
-    }
+    if constexpr (!kShaped) multiply_keys(task, key, key % kKeysMultiplied, range_of(key), beside);
   };
-  begin_step(from);
+  const auto weigh = [&](std::int64_t key) {
+    if (key >= to) return;
+    const KeyStep step{&task, key, key % (kShaped ? kKeysPerBlock : kKeysMultiplied), range_of(key)};
+    const bool masked = key + kDepthPerStep > full || key < open;
+    beside.begin(kShaped ? weigh_keys<true, false> : masked ? weigh_keys<false, true> : weigh_keys<false, false>, step);
+  };
+  multiply(from);
+  weigh(from);
+  multiply(from + kDepthPerStep);
   beside.finish();
   for (std::int64_t key = from, unit = from; key < to; key += kDepthPerStep) {
     const std::int64_t next = key + kDepthPerStep;
-    if (next < to) begin_step(next);
+    weigh(next);
+    multiply(next + kDepthPerStep);
     add_to_key_sums(task, key, range_of(key), beside);
     if (next == to || next % kKeysPerUnit == 0) {
       for (int j = 0; j < VecF32::kPanelVecs; j += 2) {  // of the unit, the steps in which these two vectors take part
