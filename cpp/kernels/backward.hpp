@@ -28,8 +28,9 @@ void row_deltas(const BackwardTask& task) {
     if (!S::any(S::greater(sizes, S::zero())) && is_finite<S>(check)) sums = S::zero();
     alignas(64) Real parts[S::kLanes];
     S::store(parts, sums);
-    double delta = 0;
-    for (const Real part : parts) delta += static_cast<double>(part);
+    double quarters[4] = {};  // which do not wait for one another
+    for (int lane = 0; lane < S::kLanes; ++lane) quarters[lane % 4] += static_cast<double>(parts[lane]);
+    double delta = (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
     if (task.grad_lse != nullptr) {
       delta -= static_cast<double>(static_cast<const Real*>(task.grad_lse)[row.offset(task.grad_lse_token_stride, task.grad_lse_head_stride)]);
     }

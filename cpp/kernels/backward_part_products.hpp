@@ -15,7 +15,6 @@ struct VectorRange {
   bool has(int j) const { return j >= first && j < last; }
 };
 inline constexpr VectorRange kAllVectors{0, VecF32::kPanelVecs};
-inline constexpr std::int64_t kKeysMultiplied = 64;  // whose products are kept: of one step, and of the next
 
 // Those of which some row sees some of 32 keys, from `key` of the chunk on, by its position.
 inline VectorRange vectors_that_see(const Panel<float>& panel, std::int64_t key) {
@@ -58,7 +57,7 @@ template <bool kShaped, bool kMasked>
       if constexpr (!kShaped) {
         weight = weight_of<S>(weight, S::load(gradients.reference + lane), S::load(gradients.correction + lane), scale2);
         if constexpr (kMasked) weight = S::select(hides<S>(w.panels[0], nullptr, lane, step.key + row), S::zero(), weight);
-        score = score_gradient<S>(weight, score, S::load(gradients.delta + lane));
+        score = S::mul(weight, S::sub(score, S::load(gradients.delta + lane)));  // finite, so 0 where the weight is
       }
       weights[n] = split_parts(weight);
       scores[m][n] = split_parts(score);
@@ -96,7 +95,7 @@ class Beside {
   }
 
  private:
-  static constexpr unsigned kGroupsPerTurn = 3;  // so that the turns of a step are over just before its products
+  static constexpr unsigned kGroupsPerTurn = 2;  // so that the turns of a step are over before those of the step before end
   void turn() {
     weigh_(step_, at_ % 16, step_.range.first + at_ / 16 * 2);
     ++at_;
@@ -132,14 +131,18 @@ inline void multiply_keys(const BackwardTask& task, std::int64_t key, std::int64
   multiply(w.value_tiles, w.grad_tiles, w.value_steps, gradients.products);
 }
 
-// Adds what the rows give to the sums of 32 keys from `key` of the chunk on.
+// Adds what the rows give to the sums of 32 keys from `key` of the chunk on, or begins them.
 inline void add_to_key_sums(const BackwardTask& task, std::int64_t key, VectorRange range, Beside& beside) {
-  const auto& w = part_backward_of(task);
+  if (range.first == range.last) return;
+  auto& w = part_backward_of(task);
   const std::int64_t tiles = key % kKeysKept / 16 * kRowSteps + range.first / 2, steps = (range.last - range.first) / 2;
+  const bool first = !w.started[key / kDepthPerStep];
+  w.started[key / kDepthPerStep] = true;
   const auto add = [&](const char* left, const char* right, std::int64_t width, float* sums) {
     const std::ptrdiff_t step = width / 16 * kTileBytes3;
-    multiply_columns<2, true>({left + tiles * kTileBytes3, kRowSteps * kTileBytes3, kTileBytes3},
-                              {right + range.first / 2 * step, kTileBytes3, step}, steps, width, sums + key * width, width * kWord, beside);
+    const PartTiles factor{left + tiles * kTileBytes3, kRowSteps * kTileBytes3, kTileBytes3};
+    const PartTiles rows{right + range.first / 2 * step, kTileBytes3, step};
+    (first ? multiply_columns<2, false> : multiply_columns<2, true>)(factor, rows, steps, width, sums + key * width, width * kWord, beside);
   };
   add(w.weight_tiles, w.grad_steps, w.value_width, w.value_sums);
   add(w.score_tiles, w.query_steps, w.head_width, w.key_sums);

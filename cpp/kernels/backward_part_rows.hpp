@@ -31,6 +31,7 @@ struct PartBackwardWorkspace : BackwardWorkspace<float> {
   bool is_moderate[kKeysPerSpan / kKeysPerBlock];  // of each block of keys: it can be multiplied in parts
   bool rows_are_moderate;                         // of the block of rows
   bool keys_are_loaded;                           // into chunk_keys and chunk_values
+  bool started[kKeysPerSpan / kDepthPerStep];     // of each 32 keys: they have sums
 };
 
 inline PartBackwardWorkspace& part_backward_of(const BackwardTask& task) {
@@ -142,7 +143,16 @@ void begin_part_keys(const BackwardTask& task, std::int64_t begin, std::int64_t 
     w.is_moderate[at / kKeysPerBlock] = sizes.are_moderate();
   }
   for (std::int64_t at = 0; at < count; at += kDepthPerStep) turn_rows(keys, at, w.turned, w.turned_keys);
-  clear_key_sums<VecF32>(w, padded);
+  for (bool& started : w.started) started = false;
+}
+
+// The sums of keys [from, to) of the chunk, which no row saw so far, become 0.
+inline void start_key_sums(PartBackwardWorkspace& w, std::int64_t from, std::int64_t to) {
+  for (std::int64_t key = from; key < to; key += kDepthPerStep) {
+    bool& started = w.started[key / kDepthPerStep];
+    if (!started) clear_key_sums<VecF32>(w, key, key + kDepthPerStep);
+    started = true;
+  }
 }
 
 // Lanes (dim, lanes) -> right factors (steps, vectors).

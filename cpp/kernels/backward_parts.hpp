@@ -50,22 +50,21 @@ void add_part_keys(const BackwardTask& task, std::int64_t from, std::int64_t to,
   const auto multiply = [&](std::int64_t key) {
     if (key >= to) return;
     range_of(key) = kShaped ? kAllVectors : vectors_that_see(panel, key);
-    if constexpr (!kShaped) multiply_keys(task, key, key % kKeysMultiplied, range_of(key), beside);
+    if constexpr (!kShaped) multiply_keys(task, key, 0, range_of(key), beside);
   };
   const auto weigh = [&](std::int64_t key) {
     if (key >= to) return;
-    const KeyStep step{&task, key, key % (kShaped ? kKeysPerBlock : kKeysMultiplied), range_of(key)};
+    const KeyStep step{&task, key, kShaped ? key % kKeysPerBlock : 0, range_of(key)};
     const bool masked = key + kDepthPerStep > full || key < open;
     beside.begin(kShaped ? weigh_keys<true, false> : masked ? weigh_keys<false, true> : weigh_keys<false, false>, step);
   };
   multiply(from);
   weigh(from);
-  multiply(from + kDepthPerStep);
   beside.finish();
   for (std::int64_t key = from, unit = from; key < to; key += kDepthPerStep) {
     const std::int64_t next = key + kDepthPerStep;
+    multiply(next);
     weigh(next);
-    multiply(next + kDepthPerStep);
     add_to_key_sums(task, key, range_of(key), beside);
     if (next == to || next % kKeysPerUnit == 0) {
       for (int j = 0; j < VecF32::kPanelVecs; j += 2) {  // of the unit, the steps in which these two vectors take part
@@ -101,6 +100,7 @@ void add_part_rows(const BackwardTask& task) {
     if (!by_parts(offset)) {
       if (!w.keys_are_loaded) load_keys<VecF32, Element>(task);
       w.keys_are_loaded = true;
+      start_key_sums(w, offset, pad_to(end < count ? end : count, kDepthPerStep));
       add_block<VecF32>(task, offset);
       continue;
     }
@@ -116,6 +116,13 @@ void add_part_rows(const BackwardTask& task) {
 }
 
 template <class Element>
+void finish_part_keys(const BackwardTask& task) {
+  auto& w = part_backward_of(task);
+  start_key_sums(w, 0, pad_to(w.key_end - w.key_begin, kDepthPerStep));
+  finish_keys<VecF32, Element>(task);
+}
+
+template <class Element>
 constexpr BackwardKernels part_backward() {
   BackwardKernels kernels = backward_of<VecF32, Element>();
   kernels.keys_per_chunk = part_keys_per_chunk;
@@ -127,6 +134,7 @@ constexpr BackwardKernels part_backward() {
   kernels.exact = false;
   kernels.begin_keys = begin_part_keys<Element>;
   kernels.add_rows = add_part_rows<Element>;
+  kernels.finish_keys = finish_part_keys<Element>;
   return kernels;
 }
 

@@ -126,11 +126,11 @@ bool is_finite(typename S::Vec check) {
   return !S::any(S::not_less(check, S::set1(1)));  // true for NaN alone
 }
 
-// The sums of the first `rows` keys of the chunk become 0.
+// The sums of keys [from, to) of the chunk become 0.
 template <class S>
-void clear_key_sums(BackwardWorkspace<typename S::Real>& w, std::int64_t rows) {
-  for (std::int64_t i = 0; i < rows * w.head_width; i += S::kLanes) S::store(w.key_sums + i, S::zero());
-  for (std::int64_t i = 0; i < rows * w.value_width; i += S::kLanes) S::store(w.value_sums + i, S::zero());
+void clear_key_sums(BackwardWorkspace<typename S::Real>& w, std::int64_t from, std::int64_t to) {
+  for (std::int64_t i = from * w.head_width; i < to * w.head_width; i += S::kLanes) S::store(w.key_sums + i, S::zero());
+  for (std::int64_t i = from * w.value_width; i < to * w.value_width; i += S::kLanes) S::store(w.value_sums + i, S::zero());
 }
 
 // The chunk's keys and values -> workspace. Rows up to a whole tile are 0, too.
@@ -164,7 +164,7 @@ void begin_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) 
   w.key_begin = begin;
   w.key_end = end;
   load_keys<S, Element>(task);
-  clear_key_sums<S>(w, (end - begin + kKeysPerTile - 1) / kKeysPerTile * kKeysPerTile);
+  clear_key_sums<S>(w, 0, (end - begin + kKeysPerTile - 1) / kKeysPerTile * kKeysPerTile);
 }
 
 // What makes weights of products (or scores) x of a row, given its lse: see GradientPanel. A row that saw nothing has
