@@ -217,7 +217,7 @@ constexpr BackwardKernels backward_of() {
       .workspace_bytes =
           [](std::int64_t head_dim, std::int64_t value_dim) {
             BackwardWorkspace<typename S::Real> w;
-            return lay_out_backward<S>(w, nullptr, head_dim, value_dim);
+            return lay_out_backward<S>(w, nullptr, head_dim, value_dim, keys_per_chunk<S>(head_dim, value_dim));
           },
       .sums_bytes = [](std::int64_t head_dim) { return sums_bytes<S>(kBackwardPanels<S>, head_dim); },
       .fetches_ahead = false,

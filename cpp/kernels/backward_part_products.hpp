@@ -57,7 +57,11 @@ template <bool kShaped, bool kMasked>
       if constexpr (!kShaped) {
         weight = weight_of<S>(weight, S::load(gradients.reference + lane), S::load(gradients.correction + lane), scale2);
         if constexpr (kMasked) weight = S::select(hides<S>(w.panels[0], nullptr, lane, step.key + row), S::zero(), weight);
-        score = S::mul(weight, S::sub(score, S::load(gradients.delta + lane)));  // finite, so 0 where the weight is
+        score = score_gradient<S>(weight, score, S::load(gradients.delta + lane));
+      } else {  // rows that saw nothing, and those beyond the last, may hold NaN
+        const auto none = S::greater(S::load(gradients.reference + lane), S::set1(-kLowest<float>));
+        weight = S::select(none, S::zero(), weight);
+        score = S::select(none, S::zero(), score);
       }
       weights[n] = split_parts(weight);
       scores[m][n] = split_parts(score);

@@ -1,9 +1,11 @@
 // The backward pass of float32 and float16 by parts of bfloat16, see parts.hpp: the workspace, and what becomes of keys and
-// rows. It has all that the kernels of multiply-adds have, which serve for blocks whose numbers are too large or too small
-// for parts, or not finite. Tiles of all parts, along the depth of each product:
+// rows. Tiles of all parts, along the depth of each product:
 //   scores    keys (keys, head_dim) . queries (head_dim, rows)     likewise values and gradients
 //   dv, dk    weights, score gradients (keys, rows) . gradients, queries (rows, columns)
 //   dq        keys transposed (head_dim, keys) . score gradients (keys, rows)
+//
+// Numbers that are not moderate, see parts.hpp, are 0 in the right factors of dv and dk and the left one of dq, where they
+// would meet those of other rows and keys; backward_part_others.hpp has what becomes of them.
 #pragma once
 
 #include "backward.hpp"
@@ -19,18 +21,27 @@ inline constexpr std::int64_t kKeysPerUnit = 64;    // whose share of dq is adde
 inline constexpr std::int64_t kKeysKept = 128;      // whose weights and score gradients are kept: by their key modulo this
 inline constexpr std::int64_t kRowSteps = kBackwardRows<VecF32> / kDepthPerStep;
 
+// Keys or values of a chunk, padded to whole vectors.
+struct ChunkRows {
+  const float* data;
+  std::ptrdiff_t stride;
+  std::int64_t count, width;
+  const float* row(std::int64_t i) const { return data + i * stride; }
+};
+
 struct PartBackwardWorkspace : BackwardWorkspace<float> {
+  ChunkRows keys, values;           // where they lie, or in chunk_keys and chunk_values
   char *key_tiles, *value_tiles;    // (chunk / 16, depth steps): left factors of 16 keys
   char* turned_keys;                // (chunk / 32, head_width / 16): left factors of 16 columns
   char *query_tiles, *grad_tiles;   // (depth steps, vectors of lanes): right factors
   char *query_steps, *grad_steps;   // (kRowSteps, width / 16): right factors of 16 columns
   char *weight_tiles, *score_tiles; // (kKeysKept / 16, kRowSteps): left factors of 16 keys
   char* score_steps;                // (kKeysKept / 32, vectors of lanes): right factors
-  float* turned;                    // (width, 32): keys on their way into turned_keys
+  float *turned, *cleaned;          // (width, 32), (32, width): keys on their way into turned_keys
   std::int64_t head_steps, value_steps;           // depth steps of head_dim and value_dim
-  bool is_moderate[kKeysPerSpan / kKeysPerBlock];  // of each block of keys: it can be multiplied in parts
-  bool rows_are_moderate;                         // of the block of rows
-  bool keys_are_loaded;                           // into chunk_keys and chunk_values
+  bool key_is_moderate[kKeysPerSpan], value_is_moderate[kKeysPerSpan];        // of each key of the chunk, and its value
+  bool query_is_moderate[kPanelLanes<VecF32>], grad_is_moderate[kPanelLanes<VecF32>];  // of each row
+  bool block_is_moderate[kKeysPerSpan / kKeysPerBlock], rows_are_moderate;    // of a block of keys, of the block of rows
   bool started[kKeysPerSpan / kDepthPerStep];     // of each 32 keys: they have sums
 };
 
@@ -51,7 +62,8 @@ inline std::int64_t part_keys_per_chunk(std::int64_t head_dim, std::int64_t valu
 // Lays the workspace out in memory of the returned size; without memory (base = nullptr) only counts.
 inline std::size_t lay_out_part_backward(PartBackwardWorkspace& w, char* base, std::int64_t head_dim, std::int64_t value_dim) {
   std::size_t used = (sizeof(w) + 63) / 64 * 64;
-  used += lay_out_backward<VecF32>(w, base ? base + used : nullptr, head_dim, value_dim);
+  const std::int64_t chunk = part_keys_per_chunk(head_dim, value_dim);
+  used += lay_out_backward<VecF32>(w, base ? base + used : nullptr, head_dim, value_dim, chunk);
   w.head_steps = (head_dim + kDepthPerStep - 1) / kDepthPerStep;
   w.value_steps = (value_dim + kDepthPerStep - 1) / kDepthPerStep;
   const auto tiles = [&](std::int64_t count) {
@@ -59,7 +71,6 @@ inline std::size_t lay_out_part_backward(PartBackwardWorkspace& w, char* base, s
     used += static_cast<std::size_t>(count * kTileBytes3);
     return p;
   };
-  const std::int64_t chunk = part_keys_per_chunk(head_dim, value_dim);
   w.key_tiles = tiles(chunk / 16 * w.head_steps);
   w.value_tiles = tiles(chunk / 16 * w.value_steps);
   w.turned_keys = tiles(chunk / kDepthPerStep * w.head_width / 16);
@@ -71,25 +82,17 @@ inline std::size_t lay_out_part_backward(PartBackwardWorkspace& w, char* base, s
   w.score_tiles = tiles(kKeysKept / 16 * kRowSteps);
   w.score_steps = tiles(kKeysKept / kDepthPerStep * VecF32::kPanelVecs);
   w.turned = base ? reinterpret_cast<float*>(base + used) : nullptr;
-  used += static_cast<std::size_t>(w.head_width * kDepthPerStep) * sizeof(float);
+  w.cleaned = base ? w.turned + w.head_width * kDepthPerStep : nullptr;
+  used += static_cast<std::size_t>(2 * w.head_width * kDepthPerStep) * sizeof(float);
   return used;
 }
-
-// Keys or values of a chunk, padded to whole vectors.
-struct ChunkRows {
-  const float* data;
-  std::ptrdiff_t stride;
-  std::int64_t count, width;
-  const float* row(std::int64_t i) const { return i < count ? data + i * stride : nullptr; }
-};
 
 // Rows [begin, end) -> left factors (padded rows / 16, steps), row after row; those from `count` on are 0.
 inline void split_left_rows(const ChunkRows& rows, std::int64_t begin, std::int64_t end, std::int64_t steps, char* tiles, Sizes& sizes) {
   for (std::int64_t i = begin; i < end; ++i) {
-    const float* row = rows.row(i);
     const auto load = [&](std::int64_t d) __attribute__((always_inline)) {
-      if (row == nullptr || d >= rows.width) return VecF32::zero();
-      const auto x = VecF32::load_unaligned(row + d);
+      if (i >= rows.count || d >= rows.width) return VecF32::zero();
+      const auto x = VecF32::load_unaligned(rows.row(i) + d);
       sizes.add(x);
       return x;
     };
@@ -101,23 +104,35 @@ inline void split_left_rows(const ChunkRows& rows, std::int64_t begin, std::int6
   }
 }
 
-// Rows [at, at + 32) -> left factors of their step, transposed; turned: (width, 32).
-inline void turn_rows(const ChunkRows& rows, std::int64_t at, float* turned, char* tiles) {
+// Numbers that are not moderate become 0.
+inline VecF32::Vec clean(VecF32::Vec x) { return _mm512_mask_mov_ps(x, immoderate(x), VecF32::zero()); }
+
+// Keys [at, at + 32) of the chunk -> left factors of their step, transposed.
+inline void turn_keys(PartBackwardWorkspace& w, std::int64_t at) {
   using S = VecF32;
+  const std::int64_t width = w.head_width;
   for (int half = 0; half < 2; ++half) {
     const float* lanes[S::kLanes] = {};
     int used = 0;
-    for (; used < S::kLanes && at + half * S::kLanes + used < rows.count; ++used) lanes[used] = rows.row(at + half * S::kLanes + used);
-    load_transposed<S>(lanes, used, rows.width, turned + half * S::kLanes, kDepthPerStep);
+    for (std::int64_t key = at + half * S::kLanes; used < S::kLanes && key < w.keys.count; ++key) {
+      lanes[used] = w.keys.row(key);
+      if (!w.key_is_moderate[key]) {
+        float* row = w.cleaned + (half * S::kLanes + used) * width;
+        for (std::int64_t d = 0; d < width; d += S::kLanes) S::store(row + d, clean(S::load_unaligned(w.keys.row(key) + d)));
+        lanes[used] = row;
+      }
+      ++used;
+    }
+    load_transposed<S>(lanes, used, width, w.turned + half * S::kLanes, kDepthPerStep);
   }
-  char* to = tiles + at / kDepthPerStep * (rows.width / 16) * kTileBytes3;
-  for (std::int64_t d = 0; d < rows.width; ++d) {
-    const float* from = turned + d * kDepthPerStep;
+  char* to = w.turned_keys + at / kDepthPerStep * (width / 16) * kTileBytes3;
+  for (std::int64_t d = 0; d < width; ++d) {
+    const float* from = w.turned + d * kDepthPerStep;
     store_parts(S::load(from), S::load(from + S::kLanes), to + d / 16 * kTileBytes3 + d % 16 * 64);
   }
 }
 
-// Makes keys [begin, end) ready, and their sums 0, of whole steps.
+// Makes keys [begin, end) ready; their sums are yet to start.
 template <class Element>
 void begin_part_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
   const AttentionTask& forward = task.forward;
@@ -125,24 +140,27 @@ void begin_part_keys(const BackwardTask& task, std::int64_t begin, std::int64_t 
   lay_out_part_backward(w, static_cast<char*>(forward.workspace), forward.head_dim, forward.value_dim);
   w.key_begin = begin;
   w.key_end = end;
-  const std::int64_t count = end - begin;
-  ChunkRows keys{w.chunk_keys, w.head_width, count, w.head_width}, values{w.chunk_values, w.value_width, count, w.value_width};
-  w.keys_are_loaded = sizeof(Element) != sizeof(float) || forward.head_dim != w.head_width || forward.value_dim != w.value_width;
-  if (w.keys_are_loaded) {
+  const std::int64_t count = end - begin, padded = pad_to(count, kDepthPerStep);
+  if (sizeof(Element) == sizeof(float) && forward.head_dim == w.head_width && forward.value_dim == w.value_width) {
+    w.keys = {static_cast<const float*>(forward.k) + begin * forward.k_token_stride, forward.k_token_stride, count, w.head_width};
+    w.values = {static_cast<const float*>(forward.v) + begin * forward.v_token_stride, forward.v_token_stride, count, w.value_width};
+  } else {
     load_keys<VecF32, Element>(task);
-  } else {  // they are read where they lie
-    keys = {static_cast<const float*>(forward.k) + begin * forward.k_token_stride, forward.k_token_stride, count, w.head_width};
-    values = {static_cast<const float*>(forward.v) + begin * forward.v_token_stride, forward.v_token_stride, count, w.value_width};
+    w.keys = {w.chunk_keys, w.head_width, count, w.head_width};
+    w.values = {w.chunk_values, w.value_width, count, w.value_width};
   }
-  const std::int64_t padded = pad_to(count, kDepthPerStep);
   for (std::int64_t at = 0; at < padded; at += kKeysPerBlock) {
     const std::int64_t to = at + kKeysPerBlock < padded ? at + kKeysPerBlock : padded;
     Sizes sizes;
-    split_left_rows(keys, at, to, w.head_steps, w.key_tiles, sizes);
-    split_left_rows(values, at, to, w.value_steps, w.value_tiles, sizes);
-    w.is_moderate[at / kKeysPerBlock] = sizes.are_moderate();
+    split_left_rows(w.keys, at, to, w.head_steps, w.key_tiles, sizes);
+    split_left_rows(w.values, at, to, w.value_steps, w.value_tiles, sizes);
+    const bool moderate = w.block_is_moderate[at / kKeysPerBlock] = sizes.are_moderate();
+    for (std::int64_t i = at; i < to; ++i) {
+      w.key_is_moderate[i] = moderate || i >= count || is_moderate(w.keys.row(i), w.head_width);
+      w.value_is_moderate[i] = moderate || i >= count || is_moderate(w.values.row(i), w.value_width);
+    }
   }
-  for (std::int64_t at = 0; at < count; at += kDepthPerStep) turn_rows(keys, at, w.turned, w.turned_keys);
+  for (std::int64_t at = 0; at < count; at += kDepthPerStep) turn_keys(w, at);
   for (bool& started : w.started) started = false;
 }
 
@@ -165,15 +183,14 @@ inline void split_lanes(const float* lanes, std::int64_t dim, std::int64_t steps
   }
 }
 
-// Rows (num_rows, width) -> right factors (kRowSteps, width / 16).
-inline void split_row_steps(const float* rows, std::int64_t num_rows, std::int64_t width, char* tiles, Sizes& sizes) {
+// Rows (num_rows, width) -> right factors (kRowSteps, width / 16), cleaned where they are not moderate.
+inline void split_row_steps(const float* rows, const bool* moderate, std::int64_t num_rows, std::int64_t width, char* tiles) {
   using S = VecF32;
   for (std::int64_t r = 0; r < kRowSteps * kDepthPerStep; r += r % 16 == 15 ? 17 : 1) {
     const auto load = [&](std::int64_t row, std::int64_t d) __attribute__((always_inline)) {
       if (row >= num_rows) return S::zero();
       const auto x = S::load(rows + row * width + d);
-      sizes.add(x);
-      return x;
+      return moderate[row] ? x : clean(x);
     };
     char* to = tiles + r / kDepthPerStep * (width / 16) * kTileBytes3 + r % 16 * 64;
     for (std::int64_t d = 0; d < width; d += 16, to += kTileBytes3) {
@@ -183,33 +200,24 @@ inline void split_row_steps(const float* rows, std::int64_t num_rows, std::int64
   }
 }
 
-// Whether the scale and what the lanes have beside queries and gradients leave numbers of moderate size. A reference of
-// infinity is that of a row that saw nothing.
-inline bool has_moderate_lanes(const PartBackwardWorkspace& w, std::int64_t num_rows) {
-  constexpr double kLeastFactor = 0x1p-8, kMostFactor = 0x1p30;
-  constexpr float kMostDelta = 0x1p80f, kMostReference = 0x1p100f;
-  const auto& lanes = w.gradients[0];
-  bool moderate = w.split.queries >= kLeastFactor && w.split.queries <= kMostFactor;
-  for (std::int64_t i = 0; i < num_rows; ++i) {
-    const float reference = lanes.reference[i], delta = lanes.delta[i];
-    moderate = moderate && delta < kMostDelta && delta > -kMostDelta && reference > -kMostReference &&
-               (reference < kMostReference || reference > -kLowest<float>);
-  }
-  return moderate;
-}
-
 // Makes the task's block of rows ready.
 template <class Element>
 void begin_part_rows(const BackwardTask& task) {
   begin_rows<VecF32, Element, Element>(task);
   auto& w = part_backward_of(task);
   const std::int64_t num_rows = task.forward.num_rows;
-  Sizes sizes;
-  split_row_steps(w.query_rows, num_rows, w.head_width, w.query_steps, sizes);
-  split_row_steps(w.grad_rows, num_rows, w.value_width, w.grad_steps, sizes);
+  const double factor = w.split.queries;
+  const bool scaled = factor == 1 || factor == -1 || factor == 0;
+  w.rows_are_moderate = true;
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    w.query_is_moderate[i] = scaled && is_moderate(w.query_rows + i * w.head_width, w.head_width);
+    w.grad_is_moderate[i] = is_moderate(w.grad_rows + i * w.value_width, w.value_width);
+    w.rows_are_moderate = w.rows_are_moderate && w.query_is_moderate[i] && w.grad_is_moderate[i];
+  }
+  split_row_steps(w.query_rows, w.query_is_moderate, num_rows, w.head_width, w.query_steps);
+  split_row_steps(w.grad_rows, w.grad_is_moderate, num_rows, w.value_width, w.grad_steps);
   split_lanes(w.panels[0].queries, task.forward.head_dim, w.head_steps, w.query_tiles);
   split_lanes(w.gradients[0].grads, task.forward.value_dim, w.value_steps, w.grad_tiles);
-  w.rows_are_moderate = sizes.are_moderate() && has_moderate_lanes(w, num_rows);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 // those of the next one, see Beside.
 #pragma once
 
-#include "backward_part_products.hpp"
+#include "backward_part_others.hpp"
 
 namespace headway {
 namespace {
@@ -29,12 +29,15 @@ inline bool shape_part_block(const BackwardTask& task, std::int64_t offset, std:
     S::store(gradients.products + i, S::zero());
   }
   for (std::int64_t key = from; key < to; key += kDepthPerStep) multiply_keys(task, offset + key, key, kAllVectors, beside);
+  const bool others = !w.rows_are_moderate || !w.block_is_moderate[offset / kKeysPerBlock];
+  if (others) multiply_others(task, offset, from, keys);
   for (int lane = 0; lane < kPanelLanes<S>; lane += S::kLanes) {
     shape_weights<S>(task, panel, gradients, lane, offset, to, bias);
     if (forward.options.dropout.drops) drop_gradients<S>(task, panel, gradients, lane, begin, to);
     shape_gradients<S>(gradients, lane, to);
   }
   if (Shape<float>(forward, w, ScoreStage::kWeights).capped) uncap_gradients<S>(w, gradients, to);
+  if (others) add_others(task, offset, from, keys);
   return true;
 }
 
@@ -79,8 +82,8 @@ void add_part_keys(const BackwardTask& task, std::int64_t from, std::int64_t to,
   }
 }
 
-// The task's block of rows with the chunk of keys: runs of blocks whose numbers can be multiplied in parts, or single ones
-// where options act on scores.
+// The task's block of rows with the chunk of keys: runs of blocks of keys; or single ones, by way of memory, where options
+// act on scores or some numbers are not moderate, which gives the same bits.
 template <class Element>
 void add_part_rows(const BackwardTask& task) {
   const TileSession session;
@@ -89,7 +92,7 @@ void add_part_rows(const BackwardTask& task) {
   auto& w = part_backward_of(task);
   const auto& panel = w.panels[0];
   const bool shaped = w.shaped || forward.options.dropout.drops || forward.options.mask != nullptr;
-  const auto by_parts = [&](std::int64_t offset) { return w.rows_are_moderate && w.is_moderate[offset / kKeysPerBlock]; };
+  const auto in_run = [&](std::int64_t offset) { return !shaped && w.rows_are_moderate && w.block_is_moderate[offset / kKeysPerBlock]; };
   Beside beside(task);
   const std::int64_t count = w.key_end - w.key_begin;
   std::int64_t first = panel.first_start - w.key_begin, last = panel.last_limit + 1 - w.key_begin;
@@ -97,17 +100,11 @@ void add_part_rows(const BackwardTask& task) {
   last = pad_to(last < count ? last : count, kDepthPerStep);
   for (std::int64_t offset = 0, end; offset < count; offset = end) {
     end = offset + kKeysPerBlock;
-    if (!by_parts(offset)) {
-      if (!w.keys_are_loaded) load_keys<VecF32, Element>(task);
-      w.keys_are_loaded = true;
-      start_key_sums(w, offset, pad_to(end < count ? end : count, kDepthPerStep));
-      add_block<VecF32>(task, offset);
-      continue;
-    }
-    while (!shaped && end < count && by_parts(end)) end += kKeysPerBlock;
+    const bool run = in_run(offset);
+    while (run && end < count && in_run(end)) end += kKeysPerBlock;
     const std::int64_t from = first > offset ? first : offset, to = last < end ? last : end;
     if (from >= to) continue;
-    if (!shaped) {
+    if (run) {
       add_part_keys<false>(task, from, to, beside);
     } else if (shape_part_block(task, offset, from - offset, to - offset, beside)) {
       add_part_keys<true>(task, from, to, beside);

@@ -71,9 +71,11 @@ std::int64_t keys_per_chunk(std::int64_t head_dim, std::int64_t value_dim) {
   return keys;
 }
 
-// Lays the workspace out in memory of the returned size; without memory (base = nullptr) only counts.
+// Lays the workspace, for chunks of so many keys, out in memory of the returned size; without memory (base = nullptr) only
+// counts.
 template <class S>
-std::size_t lay_out_backward(BackwardWorkspace<typename S::Real>& w, char* base, std::int64_t head_dim, std::int64_t value_dim) {
+std::size_t lay_out_backward(BackwardWorkspace<typename S::Real>& w, char* base, std::int64_t head_dim, std::int64_t value_dim,
+                             std::int64_t chunk) {
   using Real = typename S::Real;
   constexpr std::int64_t kLanes = kPanelLanes<S>;
   std::size_t used = (sizeof(w) + 63) / 64 * 64;
@@ -96,7 +98,6 @@ std::size_t lay_out_backward(BackwardWorkspace<typename S::Real>& w, char* base,
   w.value_width = padded_width<S>(value_dim);
   w.query_rows = take(kBackwardRows<S> * w.head_width);
   w.grad_rows = take(kBackwardRows<S> * w.value_width);
-  const std::int64_t chunk = keys_per_chunk<S>(head_dim, value_dim);
   w.chunk_keys = take(chunk * w.head_width);
   w.chunk_values = take(chunk * w.value_width);
   w.key_sums = take(chunk * w.head_width);
@@ -160,7 +161,8 @@ void load_keys(const BackwardTask& task) {
 template <class S, class Element>
 void begin_keys(const BackwardTask& task, std::int64_t begin, std::int64_t end) {
   auto& w = backward_workspace_of<S>(task);
-  lay_out_backward<S>(w, static_cast<char*>(task.forward.workspace), task.forward.head_dim, task.forward.value_dim);
+  const std::int64_t head_dim = task.forward.head_dim, value_dim = task.forward.value_dim;
+  lay_out_backward<S>(w, static_cast<char*>(task.forward.workspace), head_dim, value_dim, keys_per_chunk<S>(head_dim, value_dim));
   w.key_begin = begin;
   w.key_end = end;
   load_keys<S, Element>(task);

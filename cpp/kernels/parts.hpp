@@ -46,23 +46,41 @@ struct VecParts { __m512i parts[kParts]; };
   store_joined(split_parts(first), split_parts(second), row);
 }
 
-// Whether numbers are of a size whose parts, products and sums are as exact as those of multiply-adds: 0, or from 2^-100 to
-// 2^30. Sizes are compared as the integers that their bits are.
+// Numbers are moderate if their parts, products and sums are as exact as those of multiply-adds: 0, or from 2^-100 to 2^30.
+// Sizes are compared as the integers that their bits are.
+inline constexpr std::uint32_t kLeastModerate = (127u - 100) << 23, kMostModerate = (127u + 30) << 23;
+
+[[gnu::always_inline]] inline __m512i size_of(VecF32::Vec x) {
+  return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
+
+// Which of 16 numbers are not moderate.
+inline __mmask16 immoderate(VecF32::Vec x) {
+  const __m512i below = _mm512_sub_epi32(size_of(x), _mm512_set1_epi32(1));  // 0 becomes the largest
+  return _mm512_cmplt_epu32_mask(below, _mm512_set1_epi32(kLeastModerate - 1)) |
+         _mm512_cmpge_epu32_mask(size_of(x), _mm512_set1_epi32(static_cast<int>(kMostModerate)));
+}
+
+// The same of all numbers that it is shown.
 class Sizes {
  public:
   [[gnu::always_inline]] void add(VecF32::Vec x) {
-    const __m512i size = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
-    most_ = _mm512_max_epu32(most_, size);
-    least_ = _mm512_min_epu32(least_, _mm512_sub_epi32(size, _mm512_set1_epi32(1)));  // 0 becomes the largest
+    most_ = _mm512_max_epu32(most_, size_of(x));
+    least_ = _mm512_min_epu32(least_, _mm512_sub_epi32(size_of(x), _mm512_set1_epi32(1)));
   }
   bool are_moderate() const {
-    constexpr std::uint32_t kLeast = (127u - 100) << 23, kMost = (127u + 30) << 23;
-    return _mm512_reduce_max_epu32(most_) < kMost && _mm512_reduce_min_epu32(least_) >= kLeast - 1;
+    return _mm512_reduce_max_epu32(most_) < kMostModerate && _mm512_reduce_min_epu32(least_) >= kLeastModerate - 1;
   }
 
  private:
   __m512i most_ = _mm512_setzero_si512(), least_ = _mm512_set1_epi32(-1);
 };
+
+inline bool is_moderate(const float* row, std::int64_t width) {
+  Sizes sizes;
+  for (std::int64_t d = 0; d < width; d += VecF32::kLanes) sizes.add(VecF32::load_unaligned(row + d));
+  return sizes.are_moderate();
+}
 
 // Tiles of a factor: of `step`s along the depth, 32 numbers each, and beside one another.
 struct PartTiles {
