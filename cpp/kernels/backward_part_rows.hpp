@@ -208,11 +208,10 @@ void begin_part_rows(const BackwardTask& task) {
   const std::int64_t num_rows = task.forward.num_rows;
   const double factor = w.split.queries;
   const bool scaled = factor == 1 || factor == -1 || factor == 0;
-  w.rows_are_moderate = true;
+  w.rows_are_moderate = scaled && is_moderate(w.query_rows, num_rows * w.head_width) && is_moderate(w.grad_rows, num_rows * w.value_width);
   for (std::int64_t i = 0; i < num_rows; ++i) {
-    w.query_is_moderate[i] = scaled && is_moderate(w.query_rows + i * w.head_width, w.head_width);
-    w.grad_is_moderate[i] = is_moderate(w.grad_rows + i * w.value_width, w.value_width);
-    w.rows_are_moderate = w.rows_are_moderate && w.query_is_moderate[i] && w.grad_is_moderate[i];
+    w.query_is_moderate[i] = w.rows_are_moderate || (scaled && is_moderate(w.query_rows + i * w.head_width, w.head_width));
+    w.grad_is_moderate[i] = w.rows_are_moderate || is_moderate(w.grad_rows + i * w.value_width, w.value_width);
   }
   split_row_steps(w.query_rows, w.query_is_moderate, num_rows, w.head_width, w.query_steps);
   split_row_steps(w.grad_rows, w.grad_is_moderate, num_rows, w.value_width, w.grad_steps);

@@ -76,6 +76,7 @@ class Sizes {
   __m512i most_ = _mm512_setzero_si512(), least_ = _mm512_set1_epi32(-1);
 };
 
+// Whether all of `width` numbers, a multiple of 16, are moderate.
 inline bool is_moderate(const float* row, std::int64_t width) {
   Sizes sizes;
   for (std::int64_t d = 0; d < width; d += VecF32::kLanes) sizes.add(VecF32::load_unaligned(row + d));
