@@ -146,6 +146,18 @@ def test_an_entry_has_the_same_bits_alone_in_a_batch_and_strided(threads: int) -
         assert_same_bits(module(unaligned), whole, "unaligned")
 
 
+@pytest.mark.parametrize("out_proj", [False, True])
+def test_large_results_begin_with_a_cache_line(out_proj: bool) -> None:
+    """So that no line of Z belongs to two heads, which may be computed in two threads."""
+    merged = MultiHeadAttention.init(64, 64, num_heads=2, out_proj=out_proj)
+    x = np.ones((1, 200, 64), np.float32)
+    for module in (merged, merged.split()):
+        kept = module.forward(x, save=True)
+        assert module._saved is not None
+        for array in (module(x), module.heads(x), kept, module._saved.z):
+            assert array.ctypes.data % 64 == 0
+
+
 def test_the_input_is_left_alone() -> None:
     x = make(2, (3, 5, 6), "float32")
     before = x.copy()

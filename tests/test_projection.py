@@ -59,6 +59,17 @@ def test_sizes(dtype: str, d_in: int, isa: str, some_threads: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.usefixtures("any_threads")
+def test_depth_in_parts_for_each_block_of_columns(dtype: str, isa: str) -> None:
+    """More numbers of x than a task keeps: some depths of them at a time, again and again."""
+    projection = build(dtype, 2100, 515)
+    x = make((250, 5), (250, 2100), dtype)
+    for threads in (1, 2):
+        headway.set_num_threads(threads)
+        assert_close(wide(projection(x)), expected_of(projection, x), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(2, 2100, 40), (130, 1700, 33), (300, 70, 700), (1, 3, 2500)])
 def test_large_sizes(sizes: tuple[int, int, int], dtype: str, isa: str, some_threads: int) -> None:
     """What is cut into several blocks of rows, of depth and of columns."""
@@ -118,7 +129,9 @@ def test_16_bit_sums_are_rounded_once(dtype: str, isa: str) -> None:
 # Bits ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [(64, 130), (97, 65), (1030, 200), (3, 17), (65, 2100)])
+@pytest.mark.parametrize(
+    "sizes", [(64, 130), (97, 65), (1030, 200), (3, 17), (65, 2100), (2100, 40)]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("any_threads")
 def test_rows_have_their_bits_in_any_company(dtype: str, sizes: tuple[int, int], isa: str) -> None:

@@ -103,6 +103,8 @@ void run_projections(ElementKind kind, bool at_end, Tally& tally) {
     }
     tally.count([&] { return run(100, 800, 33, 0, kind, wide_out, at_end); });
     tally.count([&] { return run(8, 1601, 20, 2, kind, wide_out, at_end); });
+    tally.count([&] { return run(291, 40, 129, 1, kind, wide_out, at_end); });
+    tally.count([&] { return run(67, 7000, 18, 0, kind, wide_out, at_end); });
   }
   for (std::int64_t width = 1; width <= 68; width += width < 20 ? 1 : 3) {
     for (const std::int64_t d_in : {69 - width, std::int64_t{257}, std::int64_t{600}}) {

@@ -289,6 +289,11 @@ class StackedMultiHeadAttention(AttentionModule):
     def __iter__(self) -> Iterator[CausalAttention]:
         return iter(self._heads)
 
+    def _merged(self, x: Array) -> Array:
+        z = empty_result((*x.shape[:-1], self.d_out), x.dtype)
+        self._write_merged(x, z)
+        return z
+
     def _write_merged(self, x: Array, z: Array) -> None:
         start = 0
         for head in self._heads:

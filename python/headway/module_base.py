@@ -114,7 +114,7 @@ class AttentionModule(ModuleTraining, ModuleFiles, ModuleCost, ModuleTrace):
         """
         head_dim = self.head_dim
         x = self._input(x)
-        z = np.empty((self.num_heads, *x.shape[:-1], head_dim), x.dtype)
+        z = empty_result((self.num_heads, *x.shape[:-1], head_dim), x.dtype)
         self._write_heads(x, z)
         return z
 
@@ -128,6 +128,11 @@ class AttentionModule(ModuleTraining, ModuleFiles, ModuleCost, ModuleTrace):
         end = queries + kv_heads  # of the keys
         heads = qkv.reshape(*qkv.shape[:-1], end + kv_heads, self.head_dim)
         return heads[..., :queries, :], heads[..., queries:end, :], heads[..., end:, :]
+
+    def _merged(self, x: Array) -> Array:
+        """Z of a checked ``x``, (..., T, d_out)."""
+        z = attention(*self._projected(x), layout="BTHD")
+        return z.reshape(*x.shape[:-1], self.d_out)  # a view
 
     def _write_merged(self, x: Array, z: Array) -> None:
         """Write Z of a checked ``x`` to ``z`` (..., T, d_out)."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
-from .arrays import Array, ArrayInput
+from .arrays import Array, ArrayInput, empty_result
 from .checks import check_flag
 from .dropout import check_dropout
 from .layer_gradients import Gradients, checked_gradient, no_saved_forward
@@ -88,15 +86,16 @@ class ModuleTraining:
                     "pass all tokens in one x"
                 )
             return call_with_cache(module, array, cache)
-        z = np.empty((*array.shape[:-1], module.d_out), array.dtype)
         if not (save or dropout):
-            module._write_merged(array, z)
+            z = module._merged(array)
             return z if module._out is None else module._out(z)
+        z = empty_result((*array.shape[:-1], module.d_out), array.dtype)
         kept = kept_run(module, array, z, dropout, seed)
         if module._out is not None:
             z = module._out(z)
         elif save:
-            z = z.copy()  # what is handed out may be written to, and what is kept may not
+            z = empty_result(z.shape, z.dtype)  # it may be written to, and what is kept may not
+            z[...] = kept.z
         module._saved = kept if save else module._saved
         return z
 
