@@ -233,35 +233,29 @@ BackwardTask Backward::task_at(const TaskPlace& place, void* memory, void* sums)
 }
 
 // What comes after a block of rows with a chunk of keys, of which first_block is the first to see some: the next block of
-// rows; and, a share for each block, the chunk that this thread goes on with, as far as can be told, and the gradients that
-// become complete.
+// rows; and, a share for each block, the chunk that this thread goes on with, as far as can be told. What is written is not
+// asked for: memory that is used for the first time has no pages yet, and each line would be looked for in vain.
 void Backward::look_ahead(std::int64_t unit, std::int64_t chunk, std::int64_t first_block, std::int64_t block, AheadList& ahead) const {
   const std::size_t size = element_size(p_.kind), grad = p_.wide_out ? accumulation_size(p_.kind) : size;
-  const TaskPlace place = place_of_block(unit, block);
-  const auto share = [&](const TaskPlace& at, std::int64_t of_chunk, const TensorView& keys, const TensorView& values, bool written) {
-    const std::int64_t first = of_chunk * chunk_, count = std::clamp<std::int64_t>(at.sequence.num_keys - first, 0, chunk_);
-    const std::int64_t parts = blocks_ - first_block, part = block - first_block, key = at.sequence.first_key + first;
-    const std::int64_t begin = key + count * part / parts, end = key + count * (part + 1) / parts;
-    ahead.add(keys, size, at.batch, at.kv_head, begin, end, p_.head_dim, written);
-    ahead.add(values, size, at.batch, at.kv_head, begin, end, p_.value_dim, written);
-  };
   const auto rows = [&](const TaskPlace& at, bool first) {
-    ahead.add_rows(p_.q, size, at, group_, p_.head_dim, false);
-    ahead.add_rows(problem_.grad_out, grad, at, group_, p_.value_dim, false);
-    if (first) ahead.add_rows(p_.out, grad, at, group_, p_.value_dim, false);
+    ahead.add_rows(p_.q, size, at, group_, p_.head_dim);
+    ahead.add_rows(problem_.grad_out, grad, at, group_, p_.value_dim);
+    if (first) ahead.add_rows(p_.out, grad, at, group_, p_.value_dim);
   };
   const TaskPlace next = block + 1 < blocks_ ? place_of_block(unit, block + 1) : TaskPlace{};
   if (next.num_rows > 0) rows(next, chunks_of(next).begin == chunk);
-  if (chunks_of(place).end == chunk + 1) ahead.add_rows(problem_.dq, size, place, group_, p_.head_dim, true);
-  const std::int64_t index = (split_ ? unit * chunks_ + chunk : chunk + 1 < chunks_ ? -1 : unit) + threads_;
-  const std::int64_t next_unit = index < threads_ ? unit : split_ ? index / chunks_ : index;
-  const std::int64_t next_chunk = index < threads_ ? chunk + 1 : split_ ? index % chunks_ : 0;
-  if (next_unit < units_) {
-    const TaskPlace at = place_of_block(next_unit, 0);
-    share(at, next_chunk, p_.k, p_.v, false);
-    if (next.num_rows == 0 && next_chunk == 0) rows(at, true);
-  }
-  share(place, chunk, problem_.dk, problem_.dv, true);
+  const bool stays = !split_ && chunk + 1 < chunks_;  // with this unit
+  const std::int64_t index = (split_ ? unit * chunks_ + chunk : unit) + threads_;
+  const std::int64_t next_unit = stays ? unit : split_ ? index / chunks_ : index;
+  const std::int64_t next_chunk = stays ? chunk + 1 : split_ ? index % chunks_ : 0;
+  if (next_unit >= units_) return;
+  const TaskPlace at = place_of_block(next_unit, 0);
+  const std::int64_t first = next_chunk * chunk_, count = std::clamp<std::int64_t>(at.sequence.num_keys - first, 0, chunk_);
+  const std::int64_t parts = blocks_ - first_block, part = block - first_block, key = at.sequence.first_key + first;
+  const std::int64_t begin = key + count * part / parts, end = key + count * (part + 1) / parts;
+  ahead.add(p_.k, size, at.batch, at.kv_head, begin, end, p_.head_dim);
+  ahead.add(p_.v, size, at.batch, at.kv_head, begin, end, p_.value_dim);
+  if (next.num_rows == 0 && next_chunk == 0) rows(at, true);
 }
 
 }  // namespace

@@ -60,12 +60,7 @@ class FetchList {
 
   [[gnu::always_inline]] void line() {
     if (now_.rows <= 0) return;
-    const char* row = static_cast<const char*>(now_.data) + at_;
-    if (now_.written) {
-      asm volatile("prefetchw %0" : : "m"(*row));
-    } else {
-      __builtin_prefetch(row, 0, 2);
-    }
+    __builtin_prefetch(static_cast<const char*>(now_.data) + at_, 0, 2);
     at_ += kLineBytes;
     if (__builtin_expect(at_ < now_.width, 1)) return;
     at_ = 0;

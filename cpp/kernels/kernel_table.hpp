@@ -109,12 +109,11 @@ struct KindKernels {
   void (*store_scores)(const AttentionTask& task, std::int64_t key_begin, std::int64_t key_end, ScoreStage stage);
 };
 
-// Rows of bytes that will be read, or written, soon.
+// Rows of bytes that will be read soon.
 struct RowsAhead {
   const void* data;
   std::ptrdiff_t stride, width;  // in bytes
   std::int64_t rows;
-  bool written;
 };
 
 // The backward pass over one key head of one batch entry: chunks of keys, ascending, and for each chunk the blocks of rows
