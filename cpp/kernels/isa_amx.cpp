@@ -1,4 +1,4 @@
-// The kernels of amx: bfloat16 alone; avx512bf16 serves for the rest.
+// The kernels of amx: bfloat16, and the backward pass of float32 and float16; avx512bf16 serves for the rest.
 #include "backward_pairs.hpp"
 #include "backward_parts.hpp"
 #include "peak_pairs.hpp"

@@ -147,7 +147,7 @@ struct BackwardKernels {
   std::size_t (*workspace_bytes)(std::int64_t head_dim, std::int64_t value_dim);
   std::size_t (*sums_bytes)(std::int64_t head_dim);
   bool fetches_ahead;  // makes use of BackwardTask::ahead
-  bool exact;  // takes wide_grad and gives score_gradients; else weights and their gradients are rounded to the type of q
+  bool exact;  // takes wide_grad and gives score_gradients; else another ISA's kernels serve for these
   void (*row_deltas)(const BackwardTask& task);
   void (*begin_keys)(const BackwardTask& task, std::int64_t key_begin, std::int64_t key_end);
   void (*add_rows)(const BackwardTask& task);

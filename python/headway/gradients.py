@@ -137,7 +137,8 @@ def attention_backward(
 
     Sums are kept in float32 (float64 for float64 input), and rounded once, to the dtype of q. Bits
     do not depend on the number of threads, on the batch, or on strides. Arrays are read as by
-    :func:`attention`.
+    :func:`attention`. The instruction set "amx" multiplies float32 and float16 numbers in three
+    parts of bfloat16, which are exact, and takes sums below ``2**-126`` for 0.
 
     Memory: beyond inputs, results and copied inputs O(T): a few numbers for each query and head,
     and a fixed amount for each thread. `mask_grad` costs another pass over the scores and, if the
