@@ -228,8 +228,7 @@ class StackedMultiHeadAttention(AttentionModule):
         Returns
         -------
         MultiHeadAttention
-            With copies of the weights, ``num_kv_heads == num_heads``. If some heads have a bias
-            that others lack, it is 0 for these.
+            With copies of the weights, one key head each; biases that only some have are 0 elsewhere.
 
         Raises
         ------
@@ -290,8 +289,7 @@ class StackedMultiHeadAttention(AttentionModule):
         return iter(self._heads)
 
     def _merged(self, x: Array) -> Array:
-        z = empty_result((*x.shape[:-1], self.d_out), x.dtype)
-        self._write_merged(x, z)
+        self._write_merged(x, z := empty_result((*x.shape[:-1], self.d_out), x.dtype))
         return z
 
     def _write_merged(self, x: Array, z: Array) -> None:
@@ -308,9 +306,8 @@ class StackedMultiHeadAttention(AttentionModule):
         if not together:
             places = [head._places(outer, False) for head in self._heads]
             return Places([p.projected[0] for p in places], [p.calls[0] for p in places])
-        size = self.head_dim
-        qkv = empty_result((*outer, self.num_heads, 3, size), self.dtype)
-        rows = [qkv[..., n, :, :].reshape(*outer, 3 * size) for n in range(len(self))]  # views
+        qkv = empty_result((*outer, self.num_heads, 3, self.head_dim), self.dtype)
+        rows = [qkv[..., n, :, :].reshape(*outer, 3 * self.head_dim) for n in range(len(self))]
         return Places(rows, [(qkv[..., 0, :], qkv[..., 1, :], qkv[..., 2, :])])
 
     def _owners(self) -> list[tuple[str, AttentionModule]]:
