@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gradients import Step, assert_gradient, check_step
-from helpers import Array, assert_same_bits, make
+from helpers import Array, assert_close, assert_same_bits, make
 from option_table import EACH_ISA
 
 import headway
@@ -128,3 +128,12 @@ def test_a_far_number_leaves_the_others_their_bits(isa: str) -> None:
         values = step.v.copy()
         values[0, 0, 5] = 2.0**31
         assert_same_bits(step.changed(v=values).backward()["dv"], plain, "dv")
+
+
+@EACH_ISA
+def test_large_scores_round_as_in_the_forward_pass(isa: str) -> None:
+    """Each query is its own key, far ahead of all others: so dv is grad_out."""
+    q = numbers("q") * np.float32(20)  # scores of some thousands
+    out, lse = headway.attention(q, q, numbers("v"), return_lse=True)
+    grads = headway.attention_backward(numbers("grad_out"), q, q, numbers("v"), out, lse)
+    assert_close(grads[2], numbers("grad_out"), 2e-4)  # the lse is rounded, too

@@ -1,7 +1,7 @@
 // Numbers that are not moderate, see parts.hpp: too large or too small to be multiplied in parts, or not finite. Where a
-// number is a factor of a score, or of a product of a value with a gradient, multiply-adds make that one anew. What it gives
-// to a sum is added by itself, for each pair of a key and a row whose weight is not 0, for the row sees the key. No other
-// bits depend on it.
+// number is a factor of a score, or of a product of a value with a gradient, multiply-adds make that one anew; and all scores
+// of rows whose lse is large. What a number gives to a sum is added by itself, for each pair of a key and a row whose weight
+// is not 0, for the row sees the key. No other bits depend on it.
 #pragma once
 
 #include "backward_part_products.hpp"
@@ -9,34 +9,37 @@
 namespace headway {
 namespace {
 
-// x (width) . y (width), sixteen sums that are added in order.
-inline float dot(const float* x, const float* y, std::int64_t width) {
-  using S = VecF32;
-  auto sums = S::zero();
-  for (std::int64_t d = 0; d < width; d += S::kLanes) sums = S::fma(S::load_unaligned(x + d), S::load_unaligned(y + d), sums);
-  alignas(64) float parts[S::kLanes];
-  S::store(parts, sums);
-  float total = 0;
-  for (const float part : parts) total += part;
-  return total;
+// Of vectors of lanes, those rows that `moderate` does not say to be so.
+inline __mmask16 others_of(const bool* moderate, int lane, std::int64_t num_rows) {
+  __mmask16 others = 0;
+  for (int i = 0; i < VecF32::kLanes && lane + i < num_rows; ++i) {
+    if (!moderate[lane + i]) others = static_cast<__mmask16>(others | (1u << i));
+  }
+  return others;
+}
+
+// out (lanes) of the rows <- row (dim) . matrix (dim, lanes), one chain of multiply-adds along dim, as in the forward pass.
+inline void multiply_lanes(const float* row, std::int64_t dim, const float* matrix, __mmask16 rows, float* out) {
+  auto sum = VecF32::zero();
+  for (std::int64_t d = 0; d < dim; ++d) sum = VecF32::fma(VecF32::set1(row[d]), VecF32::load(matrix + d * kPanelLanes<VecF32>), sum);
+  _mm512_mask_store_ps(out, rows, sum);
 }
 
 // Of keys [from, to) of the block: scores and products with gradients, in gradients.weights and gradients.products.
 inline void multiply_others(const BackwardTask& task, std::int64_t offset, std::int64_t from, std::int64_t to) {
+  constexpr std::int64_t kLanes = kPanelLanes<VecF32>;
+  constexpr __mmask16 kAll = 0xffff;
+  const AttentionTask& forward = task.forward;
   const auto& w = part_backward_of(task);
   const auto& gradients = w.gradients[0];
-  const auto factor = static_cast<float>(w.split.queries);
-  for (std::int64_t key = from; key < to; ++key) {
-    const std::int64_t i = offset + key;
-    if (w.key_is_moderate[i] && w.value_is_moderate[i] && w.rows_are_moderate) continue;
-    for (std::int64_t lane = 0; lane < task.forward.num_rows; ++lane) {
-      const std::int64_t at = key * kPanelLanes<VecF32> + lane;
-      if (!w.key_is_moderate[i] || !w.query_is_moderate[lane]) {
-        gradients.weights[at] = dot(w.keys.row(i), w.query_rows + lane * w.head_width, w.head_width) * factor;
-      }
-      if (!w.value_is_moderate[i] || !w.grad_is_moderate[lane]) {
-        gradients.products[at] = dot(w.values.row(i), w.grad_rows + lane * w.value_width, w.value_width);
-      }
+  for (int lane = 0; lane < kLanes; lane += VecF32::kLanes) {
+    const __mmask16 scores = others_of(w.scores_are_moderate, lane, forward.num_rows);
+    const __mmask16 grads = others_of(w.grad_is_moderate, lane, forward.num_rows);
+    for (std::int64_t key = from; key < to; ++key) {
+      const std::int64_t i = offset + key, at = key * kLanes + lane;
+      const __mmask16 first = w.key_is_moderate[i] ? scores : kAll, second = w.value_is_moderate[i] ? grads : kAll;
+      if (first != 0) multiply_lanes(w.keys.row(i), forward.head_dim, w.panels[0].queries + lane, first, gradients.weights + at);
+      if (second != 0) multiply_lanes(w.values.row(i), forward.value_dim, gradients.grads + lane, second, gradients.products + at);
     }
   }
 }

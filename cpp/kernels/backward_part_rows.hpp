@@ -41,6 +41,7 @@ struct PartBackwardWorkspace : BackwardWorkspace<float> {
   std::int64_t head_steps, value_steps;           // depth steps of head_dim and value_dim
   bool key_is_moderate[kKeysPerSpan], value_is_moderate[kKeysPerSpan];        // of each key of the chunk, and its value
   bool query_is_moderate[kPanelLanes<VecF32>], grad_is_moderate[kPanelLanes<VecF32>];  // of each row
+  bool scores_are_moderate[kPanelLanes<VecF32>];                              // likewise, see kMostModerateLse
   bool block_is_moderate[kKeysPerSpan / kKeysPerBlock], rows_are_moderate;    // of a block of keys, of the block of rows
   bool started[kKeysPerSpan / kDepthPerStep];     // of each 32 keys: they have sums
 };
@@ -200,19 +201,37 @@ inline void split_row_steps(const float* rows, const bool* moderate, std::int64_
   }
 }
 
+// Rows whose lse is larger have their scores made by multiply-adds, as in the forward pass, whose rounding the lse has, too:
+// what two ways of rounding make different is multiplied by the size of the scores in the exponent.
+inline constexpr float kMostModerateLse = 256;
+
+// Judges the rows.
+inline void judge_rows(const BackwardTask& task, PartBackwardWorkspace& w) {
+  const std::int64_t num_rows = task.forward.num_rows;
+  const double factor = w.split.queries, unit = w.unit();
+  const bool scaled = factor == 1 || factor == -1 || factor == 0;
+  bool all = is_moderate(w.query_rows, num_rows * w.head_width) && is_moderate(w.grad_rows, num_rows * w.value_width);
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    w.query_is_moderate[i] = all || is_moderate(w.query_rows + i * w.head_width, w.head_width);
+    w.grad_is_moderate[i] = all || is_moderate(w.grad_rows + i * w.value_width, w.value_width);
+  }
+  for (std::int64_t i = 0; i < num_rows; ++i) {
+    const float reference = w.gradients[0].reference[i];
+    const double lse = static_cast<double>(reference) * unit;
+    const bool none = reference > -kLowest<float>;  // the row saw nothing
+    w.scores_are_moderate[i] = scaled && w.query_is_moderate[i] && (none || (lse < kMostModerateLse && lse > -kMostModerateLse));
+    all = all && w.scores_are_moderate[i];
+  }
+  w.rows_are_moderate = all;
+}
+
 // Makes the task's block of rows ready.
 template <class Element>
 void begin_part_rows(const BackwardTask& task) {
   begin_rows<VecF32, Element, Element>(task);
   auto& w = part_backward_of(task);
   const std::int64_t num_rows = task.forward.num_rows;
-  const double factor = w.split.queries;
-  const bool scaled = factor == 1 || factor == -1 || factor == 0;
-  w.rows_are_moderate = scaled && is_moderate(w.query_rows, num_rows * w.head_width) && is_moderate(w.grad_rows, num_rows * w.value_width);
-  for (std::int64_t i = 0; i < num_rows; ++i) {
-    w.query_is_moderate[i] = w.rows_are_moderate || (scaled && is_moderate(w.query_rows + i * w.head_width, w.head_width));
-    w.grad_is_moderate[i] = w.rows_are_moderate || is_moderate(w.grad_rows + i * w.value_width, w.value_width);
-  }
+  judge_rows(task, w);
   split_row_steps(w.query_rows, w.query_is_moderate, num_rows, w.head_width, w.query_steps);
   split_row_steps(w.grad_rows, w.grad_is_moderate, num_rows, w.value_width, w.grad_steps);
   split_lanes(w.panels[0].queries, task.forward.head_dim, w.head_steps, w.query_tiles);

@@ -228,7 +228,7 @@ class StackedMultiHeadAttention(AttentionModule):
         Returns
         -------
         MultiHeadAttention
-            With copies of the weights, one key head each; biases that only some have are 0 elsewhere.
+            With copies of the weights, one key head each; a bias that a head lacks is 0.
 
         Raises
         ------
